@@ -132,20 +132,28 @@ class Bodies:
         self.by_region[around[around.index(home) - 1]].outer.add(place)
         return set()
 
-    def close(self, region: Region, seconds: float, num_bytes: int) -> TaskRef:
+    def close(self, region: Region, num_bytes: int) -> TaskRef:
         """Put a body that is over in the one around it, as one task.
 
         Args:
             region: Of the body.
-            seconds: Of one run.
             num_bytes: Of what it carries and changes.
         """
         body = self.by_region[region.index]
         needs = tuple(sorted(body.outer))
         issues = (Instruction(Opcode.CALL, body.index),)
-        task = Task(seconds * body.trips, Lane.BOTH, needs, issues=issues, num_bytes=num_bytes)
+        task = Task(0.0, Lane.BOTH, needs, issues=issues, num_bytes=num_bytes)
         self._over[region.index] = body.parent, self.add(body.parent, task)
         return self._over[region.index]
+
+    def takes(self, body: TaskBody, seconds: float) -> None:
+        """Tell the body around one how long a run of it takes."""
+        if body.region not in self._over:
+            return
+        parent, place = self._over[body.region]
+        tasks = self.by_region[parent].tasks
+        run_seconds = body.transfers.run_seconds(seconds)
+        tasks[place] = tasks[place]._replace(seconds=run_seconds * body.trips)
 
     def scheduled(self) -> tuple[Body, ...]:
         """The schedule, once all bodies have their instructions."""

@@ -1,4 +1,4 @@
-"""The order in which XLA's schedulers issue the kernels and collectives of a body."""
+"""The orders in which XLA's schedulers issue the kernels and collectives of a body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autoshard.lowering.latency_hiding import hiding_order
 from autoshard.lowering.local_program import Instruction, Opcode
-from autoshard.lowering.memory_scheduler import Work, memory_order
+from autoshard.lowering.memory_scheduler import MemoryOrders, Work, memory_orders
 from autoshard.lowering.schedule import Lane, Task
 
 
@@ -61,13 +61,32 @@ class KernelOrder:
         ]
 
 
-def kernel_order(
+@dataclass(frozen=True, slots=True)
+class KernelOrders:
+    """The orders of the tasks of a body, of which a compiler takes one for all bodies.
+
+    Args:
+        memory: Of the works of the body.
+    """
+
+    memory: MemoryOrders
+    _body: _Works
+    _hides: bool
+
+    def issued(self, which: int) -> KernelOrder:
+        """The tasks as they are issued in one of the orders."""
+        order = self.memory.places[which]
+        return self._body.issued(hiding_order(self._body.works, order) if self._hides else order)
+
+
+def kernel_orders(
     tasks: Sequence[Task],
     kept: Sequence[int],
     assumed: Callable[[Task], AssumedKernel],
     *,
     latency: float | None,
-) -> KernelOrder:
+    called: Mapping[int, tuple[int, ...]],
+) -> KernelOrders:
     """Order the tasks of a body.
 
     Args:
@@ -76,14 +95,12 @@ def kernel_order(
         assumed: What the schedulers take the kernel of a task to be.
         latency: Microseconds that an asynchronous collective is taken to last beside its seconds;
             None where nothing is put between its start and its end.
+        called: By index of a body that is called, the most bytes that are live in it, by order.
     """
-    body = _Works(tasks, _writing(tasks, kept), latency or 0.0)
+    body = _Works(tasks, _writing(tasks, kept), latency or 0.0, called)
     for members in _one_by_one(tasks):
         body.add(members, assumed)
-    order = memory_order(body.works, body.behind(kept))
-    if latency is not None:
-        order = hiding_order(body.works, order)
-    return body.issued(order)
+    return KernelOrders(memory_orders(body.works, body.behind(kept)), body, latency is not None)
 
 
 def _writing(tasks: Sequence[Task], kept: Sequence[int]) -> frozenset[int]:
@@ -134,12 +151,14 @@ class _Works:
         tasks: Of the body.
         kept: Places of those that write what is there until the body ends.
         latency: Microseconds of a collective beside its seconds.
+        called: By index of a body that is called, the most bytes that are live in it, by order.
         works: What they are to a scheduler: none is fused.
     """
 
     tasks: Sequence[Task]
     kept: frozenset[int]
     latency: float
+    called: Mapping[int, tuple[int, ...]]
     works: list[Work] = field(default_factory=list)
     _members: list[list[int]] = field(default_factory=list)  # per work, its tasks
     _behind: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by task, works it waits for
@@ -165,8 +184,15 @@ class _Works:
             if kernel >= 0 and kernel not in needs:
                 needs = (*needs, kernel)
             is_in_place = all(task.is_in_place for task in tasks)
+            calls = (i.target for task in tasks for i in task.issues if i.opcode is Opcode.CALL)
             work = Work(
-                needs, num_bytes, is_kept, one.microseconds, joins=kernel, is_in_place=is_in_place
+                needs,
+                num_bytes,
+                is_kept,
+                one.microseconds,
+                joins=kernel,
+                is_in_place=is_in_place,
+                called_bytes=next((self.called[target] for target in calls), ()),
             )
             made = self._new(members, work)
             if one.is_library_call:

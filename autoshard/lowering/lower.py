@@ -11,7 +11,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
 from autoshard.lowering.bodies import Bodies, TaskBody
-from autoshard.lowering.kernel_order import AssumedKernel, kernel_order
+from autoshard.lowering.kernel_order import AssumedKernel, KernelOrder, KernelOrders, kernel_orders
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import LocalProgram, Memory, Space
 from autoshard.lowering.op_tasks import OpTasks
@@ -117,7 +117,7 @@ class _Walk:
         bodies.ends += (
             bodies.made[op.operands[0]] for op in graph.results if op.operands[0] in bodies.made
         )
-        self._schedule(bodies.by_region[0])
+        self._schedule()
 
     def _exits(self) -> dict[int, list[tuple[Op, int]]]:
         """By body, the operands of joins that are made in it and read outside."""
@@ -133,27 +133,42 @@ class _Walk:
         return found
 
     def _close(self, region: Region, exits: dict[int, list[tuple[Op, int]]]) -> None:
-        """Schedule a body that is over, and put it in the one around it as one task."""
+        """Put a body that is over in the one around it as one task."""
         for op, position in exits.get(region.index, ()):
             needs = self.tasks.read(op, position, region.index)
             self.bodies.ends += ((region.index, place) for place in needs)
-        body = self.bodies.by_region[region.index]
-        seconds = body.transfers.run_seconds(self._schedule(body))
         carries = [op for op, _ in exits.get(region.index, ()) if op.name == "while"]
         num_bytes = sum(map(self.tasks.written_bytes, carries))
-        ref = self.bodies.close(region, seconds, num_bytes)
+        ref = self.bodies.close(region, num_bytes)
         for op in carries:
             self.bodies.made.update((value, ref) for value in op.results)
 
-    def _schedule(self, body: TaskBody) -> float:
-        """Seconds of one run of a body."""
+    def _schedule(self) -> None:
+        """Schedule all bodies, inner ones first; one order is taken for all of them."""
+        inner_first = tuple(reversed(self.bodies.by_region.values()))
+        orders: dict[int, KernelOrders] = {}
+        if self.tasks.costing.backend.schedule.orders_for_memory:
+            held: dict[int, tuple[int, ...]] = {}
+            for body in inner_first:
+                orders[body.region] = self._orders(body, held)
+                held[body.index] = orders[body.region].memory.held
+        for body in inner_first:
+            found = orders[body.region].issued(orders[0].memory.best) if orders else None
+            self.bodies.takes(body, self._seconds(body, found))
+
+    def _orders(self, body: TaskBody, called: Mapping[int, tuple[int, ...]]) -> KernelOrders:
+        """The orders of a body, those that it calls being ordered."""
+        policy = self.tasks.costing.backend.schedule
+        self._combine(body)
+        kept = [place for home, place in self.bodies.ends if home == body.region]
+        latency = policy.collective_microseconds if policy.hides_latency else None
+        return kernel_orders(body.tasks, kept, self._assumed, latency=latency, called=called)
+
+    def _seconds(self, body: TaskBody, found: KernelOrder | None) -> float:
+        """Seconds of one run of a body, its tasks issued in an order if there is one."""
         policy, tasks = self.tasks.costing.backend.schedule, body.tasks
         every_one_blocks = all(task.lane is not Lane.NETWORK for task in tasks)
-        if policy.orders_for_memory:
-            self._combine(body)
-            kept = [place for home, place in self.bodies.ends if home == body.region]
-            latency = policy.collective_microseconds if policy.hides_latency else None
-            found = kernel_order(tasks, kept, self._assumed, latency=latency)
+        if found is not None:
             body.issued, body.instructions = found.tasks, found.instructions
             if policy.hides_latency:
                 return schedule(tasks).seconds

@@ -1,7 +1,7 @@
 """The order of kernels that holds little memory, as XLA's memory scheduler finds it.
 
-Three orders are tried, and that is taken in which the least is live at once: a greedy one that
-frees the most bytes next, and two depth-first ones.
+Three orders of all bodies are tried, and that is taken in which the program holds the least: a
+greedy one that frees the most bytes next, and two depth-first ones.
 
 Source: XLA's `DefaultMemoryScheduler` (`hlo_memory_scheduler.cc`).
 """
@@ -28,6 +28,7 @@ class Work(NamedTuple):
         is_free: It takes no time, and runs right before the first that needs it.
         joins: The place of the work in whose kernel it runs; -1: in its own.
         is_in_place: It writes to the buffer of a donated argument.
+        called_bytes: By order, the most that is live in the body that it runs.
     """
 
     needs: tuple[int, ...] = ()
@@ -39,6 +40,24 @@ class Work(NamedTuple):
     is_free: bool = False
     joins: int = -1
     is_in_place: bool = False
+    called_bytes: tuple[int, ...] = ()
+
+
+class MemoryOrders(NamedTuple):
+    """The orders of a body of which the compiler takes one for all bodies.
+
+    Args:
+        places: Per order, the places of its works: greedy, depth first, as written.
+        held: Per order, the most bytes that are live at one time, those of called bodies included.
+    """
+
+    places: tuple[list[int], ...]
+    held: tuple[int, ...]
+
+    @property
+    def best(self) -> int:
+        """The order that holds the least, of equal ones the first."""
+        return self.held.index(min(self.held))
 
 
 def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -54,8 +73,8 @@ def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
     return users
 
 
-def memory_order(works: Sequence[Work], ends: Sequence[int] = ()) -> list[int]:
-    """Places in the order that holds the least; of equal ones the greedy order.
+def memory_orders(works: Sequence[Work], ends: Sequence[int] = ()) -> MemoryOrders:
+    """The orders of a body.
 
     Args:
         works: In an order in which they could run.
@@ -66,8 +85,9 @@ def memory_order(works: Sequence[Work], ends: Sequence[int] = ()) -> list[int]:
     roots = tuple(dict.fromkeys((*ends, *last)))
     written = _visited(works, roots, None)
     orders = (_by_bytes_freed(works, users), _depth_first(works, users, roots, written), written)
-    with_joined = (_with_joined(works, order) for order in orders)
-    return min(with_joined, key=lambda order: _most_live(works, users, order))
+    places = tuple(_with_joined(works, order) for order in orders)
+    held = (_most_live(works, users, order, which) for which, order in enumerate(places))
+    return MemoryOrders(places, tuple(held))
 
 
 def _with_joined(works: Sequence[Work], order: Sequence[int]) -> list[int]:
@@ -78,13 +98,18 @@ def _with_joined(works: Sequence[Work], order: Sequence[int]) -> list[int]:
     return [one for place in joined.get(-1, ()) for one in (place, *joined.get(place, ()))]
 
 
-def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int]) -> int:
-    """The most bytes that are there at one time."""
+def _most_live(
+    works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int], which: int
+) -> int:
+    """The most bytes that are there at one time, called bodies in their order `which`."""
     turn = [0] * len(works)
     for number, place in enumerate(order):
         turn[place] = number
     change = [0] * (len(works) + 1)
     for place, one in enumerate(works):
+        if one.called_bytes:
+            change[turn[place]] += one.called_bytes[which]
+            change[turn[place] + 1] -= one.called_bytes[which]
         if one.is_in_place:
             continue
         change[turn[place]] += one.num_bytes

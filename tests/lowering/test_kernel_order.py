@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.lowering.kernel_order import AssumedKernel, _one_by_one, _Works, kernel_order
+from autoshard.lowering.kernel_order import AssumedKernel, _one_by_one, _Works, kernel_orders
+from autoshard.lowering.local_program import Instruction, Opcode
 from autoshard.lowering.memory_scheduler import Work
 from autoshard.lowering.schedule import Lane, Task
 
@@ -14,7 +15,7 @@ def assumed(task: Task) -> AssumedKernel:
 
 
 def works_of(tasks: Sequence[Task]) -> list[Work]:
-    body = _Works(tasks, frozenset(), 0.0)
+    body = _Works(tasks, frozenset(), 0.0, {})
     for members in _one_by_one(tasks):
         body.add(members, assumed)
     return body.works
@@ -42,5 +43,15 @@ def test_what_waits_for_later_work_has_a_kernel_of_its_own() -> None:
 
 def test_what_joins_runs_right_behind_though_it_reads_nothing_of_the_kernel() -> None:
     tasks = [made(), made(0, num_bytes=4), made(0, num_bytes=9, joins=1), made(1)]
-    found = kernel_order(tasks, [2, 3], assumed, latency=None)
+    found = kernel_orders(tasks, [2, 3], assumed, latency=None, called={}).issued(0)
     assert [one.task for one in found.tasks] == [0, 1, 2, 3]
+
+
+def test_a_loop_holds_what_its_body_holds_in_the_order_that_is_taken_for_both() -> None:
+    """The order that holds the least in the outer body alone is not the one that is taken."""
+    loop = Task(1.0, Lane.BOTH, (0,), issues=(Instruction(Opcode.CALL, 1),), num_bytes=1)
+    tasks = [made(num_bytes=4), loop, made(1)]
+    alone = kernel_orders(tasks, [2], assumed, latency=None, called={1: (0, 0, 0)})
+    assert alone.memory.best == 0
+    found = kernel_orders(tasks, [2], assumed, latency=None, called={1: (30, 20, 30)})
+    assert found.memory.best == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 
 from autoshard.lowering.latency_hiding import hiding_order
-from autoshard.lowering.memory_scheduler import Work, memory_order
+from autoshard.lowering.memory_scheduler import Work, memory_orders
 from tests.lowering.works import assert_all_run, works
 
 
 def ordered(found: list[Work]) -> list[int]:
-    return hiding_order(found, memory_order(found))
+    return hiding_order(found, memory_orders(found).places[0])
 
 
 def test_a_kernel_that_nothing_waits_for_runs_beside_a_collective() -> None:

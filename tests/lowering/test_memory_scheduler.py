@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 
 from autoshard.lowering.memory_scheduler import (
@@ -9,10 +11,16 @@ from autoshard.lowering.memory_scheduler import (
     _depth_first,
     _most_live,
     _visited,
-    memory_order,
+    memory_orders,
     users_of,
 )
 from tests.lowering.works import assert_all_run, live_bytes, works
+
+
+def memory_order(found: Sequence[Work]) -> list[int]:
+    """The order that is taken where this is all of the program."""
+    orders = memory_orders(found)
+    return orders.places[orders.best]
 
 
 def test_what_frees_more_runs_first() -> None:
@@ -83,7 +91,7 @@ def test_what_is_written_to_a_donated_argument_takes_nothing() -> None:
     assert memory_order(made) == [0, 1, 3, 2]
     in_place = [made[0], made[1], Work((1,), 9, True, is_in_place=True), made[3]]
     users = users_of([one.needs for one in in_place])
-    assert _most_live(in_place, users, [0, 1, 2, 3]) == 11
+    assert _most_live(in_place, users, [0, 1, 2, 3], 0) == 11
 
 
 def test_results_are_visited_in_their_order() -> None:
@@ -94,3 +102,8 @@ def test_results_are_visited_in_their_order() -> None:
 @given(works())
 def test_all_runs_once_after_what_it_needs(found: list[Work]) -> None:
     assert_all_run(found, memory_order(found))
+
+
+def test_a_called_body_holds_its_own_while_it_runs_in_each_order() -> None:
+    called = [Work(num_bytes=4), Work((0,), 1, called_bytes=(10, 20, 30)), Work((1,), 2, True)]
+    assert memory_orders(called).held == (15, 25, 35)
