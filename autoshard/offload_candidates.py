@@ -16,15 +16,17 @@ _PART_BYTES = 8 * 2**20
 a part takes milliseconds on the link, and the loop microseconds."""
 _LEAST_BYTES = 2**20
 """Of states of one update on a device: less is not worth a loop. A choice."""
+_SCALAR_BYTES = 4096
+"""An array below is a counter or a rate, whatever reads it. A choice."""
 _TILE = 128
 """Parts of the last two dimensions are multiples of it, as devices store tiles."""
 
-_NOT_CARRIED = "it is not donated, or no result replaces it"
+_NOT_CARRIED = "it is not donated, or no result of its type replaces it"
 _READ = (
     "more reads it, or what replaces it, than its update, element by element, layers under scan"
     " and copies in another type"
 )
-_CUT = "it does not fall into equal parts"
+_CUT = "it does not fall into equal parts of whole tiles, 128 rows or columns"
 _TOO_SMALL = "its update holds less than 1 MiB of states per device, which is not worth a loop"
 _NO_ROOM = "host memory is full"
 
@@ -67,6 +69,8 @@ class StateCandidates:
         """
         carried, count = program.carried, len(program.traced.in_names)
         refused = {place: _READ if place in carried else _NOT_CARRIED for place in range(count)}
+        small = (at for at in carried if states_bytes(solution, [at]) < _SCALAR_BYTES)
+        refused.update(dict.fromkeys(small, _TOO_SMALL))
 
         def candidates(*, with_parameters: bool) -> Iterator[StateCandidate]:
             left, jaxpr = room, program.traced.jaxpr

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.errors import ConstraintError
+from autoshard.errors import ConstraintError, PlanError
 from autoshard.lowering.live_buffers import host_bytes
 from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
@@ -137,8 +137,7 @@ class StateSearch:
             raise ConstraintError(
                 f"`{names[place]}` cannot lie in host memory between steps: {reason}",
                 where=one.said,
-                fix="leave it on the device, or select donated states that only their own update"
-                " reads, element by element",
+                fix="leave it on the device",
             )
 
     def chosen(self, found: StateCandidates, num_bytes: int) -> list[StateCandidate]:
@@ -191,12 +190,13 @@ class StateSearch:
         """The plan with these states in host memory.
 
         Returns:
-            None where there was no time for one, or host memory has no room for them so sharded.
+            None where there was no time for one, host memory has no room for them so sharded, or
+            their updates wait for one another.
         """
-        program = self.read(tuple(one.update for one in chosen))
         try:
+            program = self.read(tuple(one.update for one in chosen))
             solution = self.plan(program)
-        except NoPlanInTimeError:
+        except (NoPlanInTimeError, PlanError):
             return None
         if host_bytes(solution.encoder, solution.decoded) > self.host.capacity_bytes:
             return None

@@ -292,6 +292,10 @@ class ProgramSearch:
         notes = notes_on_asked(asked, candidates.refused, program.traced.in_names)
         found = replace(found, notes=notes)
         chosen = setting.stages.settled(lambda: search.run(program, least, candidates))
+        if chosen is None and asked:
+            left = dict.fromkeys(asked, "no plan was found with it there")
+            notes = notes_on_asked(asked, {**left, **candidates.refused}, program.traced.in_names)
+            return replace(found, notes=notes)
         if chosen is None or not (asked or _is_better(chosen.solution, found)):
             return found
         return replace(

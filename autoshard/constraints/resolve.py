@@ -201,12 +201,12 @@ class _Resolver:
         )
 
     def _take_residual_term(self, term: ResidualTerm) -> None:
-        """What a backward pass reads is found later; arguments are to lie in host memory."""
+        """Remember the arguments that a term sends to host memory; the search finds residuals."""
         paths: list[str] = []
         if isinstance(term, Offload) and not isinstance(term.selector, NameSelector):
             paths = [tensor.path for tensor in self.chooser.tensors(term.selector, str(term))]
-        if not all(path.startswith("in.") for path in paths):
-            paths = []
+        is_of_boundary = all(path.startswith(("in.", "out<")) for path in paths)
+        paths = [path for path in paths if is_of_boundary and path.startswith("in.")]
         self.hosted.update((path, str(term)) for path in paths)
         self.asked.append(Asked(str(term), tuple(paths)))
 

@@ -59,7 +59,8 @@ def _invariant_ops(build: GraphBuilder, loop: Loop) -> Sequence[OpDraft]:
     hoisted: list[OpDraft] = []
     for op in reversed(invariant):
         is_worth_it = op.name not in _WITH_READERS and constant.isdisjoint(op.results)
-        if id(op) not in of_condition and (is_worth_it or not needed.isdisjoint(op.results)):
+        stays = id(op) in of_condition and op.operands  # a scalar may be read there and elsewhere
+        if not stays and (is_worth_it or not needed.isdisjoint(op.results)):
             hoisted.append(op)
             needed.update(op.operands)
     return hoisted[::-1]

@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef
 from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.spec_entries import spec_entries
+from autoshard.graph.program import DEVICE_MEMORY
 from autoshard.sharding import (
     HOST_MEMORY,
     AxisRef,
@@ -106,10 +107,17 @@ def read_named_sharding(
     """A `NamedSharding` as ours; it carries its mesh where that is not the plan's.
 
     Raises:
-        InputError: It is on other devices.
+        InputError: It is on other devices, or in a memory that plans do not know.
         ShardingError: The spec has more entries than the array has dimensions.
     """
     own = order.mesh_of(given, where)
+    if given.memory_kind not in (None, DEVICE_MEMORY, HOST_MEMORY):
+        raise InputError(
+            f"plans know the memories {DEVICE_MEMORY!r} and {HOST_MEMORY!r}, not"
+            f" {given.memory_kind!r}",
+            where=where,
+            fix=f"write memory_kind={HOST_MEMORY!r}, or leave it out",
+        )
     memory_kind = HOST_MEMORY if given.memory_kind == HOST_MEMORY else ""
     spelled = replace(spec_to_sharding(given.spec, rank, where), memory_kind=memory_kind)
     return spelled if own == Mesh(order.mesh.axes) else replace(spelled, inlined_mesh=own)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from autoshard.errors import PlanError
 from autoshard.frontend.jaxpr_paths import rewrite_bodies
 from autoshard.frontend.meshes import mesh_context
 
@@ -18,7 +19,11 @@ Block = tuple[list[JaxprEqn], set[Var]]
 def in_order(
     blocks: Iterable[Block], loops: Iterable[Block], there: set[Var]
 ) -> Iterator[JaxprEqn]:
-    """Equations in their order, and loops as soon as all is there that they read."""
+    """Equations in their order, and loops as soon as all is there that they read.
+
+    Raises:
+        PlanError: Loops wait for one another.
+    """
     missing: list[tuple[set[Var], list[JaxprEqn]]] = []
     waiting: dict[Var, list[int]] = {}
 
@@ -46,7 +51,12 @@ def in_order(
 
     for block in (*loops, *blocks):
         yield from emitted(ready(block))
-    assert not waiting, "an update reads what is made of it"
+    if waiting:
+        raise PlanError(
+            "updates of states wait for one another",
+            where="states in host memory",
+            fix="keep some of them on the device",
+        )
 
 
 def read_by(eqn: JaxprEqn) -> set[Var]:

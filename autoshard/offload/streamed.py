@@ -73,8 +73,11 @@ def _loops(
         for one in wanted
         for old, new in zip(one.arguments, one.results, strict=True)
     }
-    updates = state_updates(flat, replaced, results, with_parameters=True)
-    by_states = {frozenset(one.states): one for one in updates}
+    by_states = {
+        frozenset(one.states): one
+        for with_parameters in (True, False)  # states alone are updated as those were found
+        for one in state_updates(flat, replaced, results, with_parameters=with_parameters)
+    }
     for one in wanted:
         update = by_states.get(frozenset(jaxpr.invars[place] for place in one.arguments))
         if update is None:

@@ -253,6 +253,60 @@ def test_states_that_are_cut_along_all_dimensions_are_taken_apart_piece_by_piece
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_a_state_that_its_update_casts_and_the_step_reduces_is_planned() -> None:
+    def step(param: Any, state: Any, x: Any) -> Any:
+        gradient = jax.grad(lambda p: jnp.mean((x @ p) ** 2))(param)
+        mean = state.astype(jnp.float32)
+        return (
+            param - 0.1 * gradient,
+            (0.9 * mean + 0.1 * gradient).astype(jnp.bfloat16),
+            jnp.sqrt(jnp.sum(mean) ** 2),
+        )
+
+    given = jnp.ones((2048, 2048)), jnp.ones((2048, 2048), jnp.bfloat16), jnp.ones((64, 2048))
+    plan = autoshard.optimize(
+        step,
+        *given,
+        mesh=jax.make_mesh((2, 4), ("data", "model")),
+        hardware="tpu-v5e",
+        donate_argnums=(0, 1),
+        constraints=[Offload("state**")],
+    )
+    assert plan.data.offloaded is not None
+    found, expected = plan.jit(moves_arguments=True)(*given), jax.jit(step)(*given)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2)
+
+
+def test_states_whose_updates_wait_for_one_another_stay_on_the_device() -> None:
+    def step(weights: Any, bias: Any, x: Any) -> Any:
+        new_bias = 0.9 * bias
+        y, _ = jax.lax.scan(lambda c, w: (jnp.tanh(c @ w + new_bias[0]), None), x, weights)
+        change = 0.5 * weights
+        return weights + change, new_bias + jnp.mean(change), jnp.mean(y)
+
+    shapes = [(4, 1024, 1024), (2048, 1024), (8, 1024)]
+    plan = autoshard.optimize(
+        step,
+        *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes),
+        mesh=jax.make_mesh((2, 4), ("data", "model")),
+        hardware="tpu-v5e",
+        donate_argnums=(0, 1),
+        constraints=[Offload("weights**"), Offload("bias**")],
+    )
+    assert plan.data.offloaded is None
+    (note,) = [note for note in plan.data.notes if "host memory is asked for" in note]
+    assert "`weights`, `bias`; no plan was found" in note
+
+
+def test_another_memory_is_refused() -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    other = NamedSharding(mesh, P(None, "model"), memory_kind="unpinned_host")
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(2048, 2048)] * 3]
+    with pytest.raises(autoshard.InputError, match="not 'unpinned_host'"):
+        autoshard.optimize(momentum_step, *given, mesh=mesh, in_shardings=(None, other, None))
+
+
 def test_what_cannot_lie_where_its_sharding_says_is_refused() -> None:
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     host = NamedSharding(mesh, P(None, "model"), memory_kind="pinned_host")

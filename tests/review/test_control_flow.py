@@ -196,3 +196,17 @@ def test_what_a_hoisted_op_reads_twice_is_gathered_once_before_it() -> None:
     )
     found = plan.verify()
     assert found.bytes_difference == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_constant_that_a_hoisted_op_and_the_condition_read_is_there_for_both() -> None:
+    def f(x: Any) -> Any:
+        def body(carry: Any) -> Any:
+            count, value = carry
+            ends = value.at[jnp.array([0, 3])].set(0)  # indices below 0 count from 8
+            return count + 1, jnp.tanh(value + jnp.mean(ends))
+
+        return lax.while_loop(lambda carry: carry[0] < 8, body, (0, x))[1]
+
+    x = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    plan = autoshard.optimize(f, x, mesh="data=2,model=4", hardware="cpu-host", baselines=False)
+    np.testing.assert_allclose(plan.jit()(x), f(x), rtol=1e-6)
