@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.program import Value
+from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import StreamedUpdate
 from autoshard.offload.streamed import updates_of
 from autoshard.planning.solution import Solution
@@ -20,6 +21,9 @@ _SCALAR_BYTES = 4096
 """An array below is a counter or a rate, whatever reads it. A choice."""
 _TILE = 128
 """Parts of the last two dimensions are multiples of it, as devices store tiles."""
+
+_MOST_NAMED = 3
+"""Arguments that a note names."""
 
 _NOT_CARRIED = "it is not donated, or no result of its type replaces it"
 _READ = (
@@ -162,3 +166,27 @@ def taken_apart(
             if num_bytes <= parts * _PART_BYTES:
                 return dim, parts, count
     return found
+
+
+def notes_on_asked(
+    asked: Mapping[int, AskedState], refused: Mapping[int, str], names: Sequence[str]
+) -> tuple[str, ...]:
+    """Which arguments stay on the device though somebody asks for host memory, by reason.
+
+    Args:
+        asked: By flat argument, why it is to lie in host memory.
+        refused: By flat argument that cannot lie there, why.
+        names: Of the flat arguments.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for place in sorted(asked.keys() & refused.keys()):
+        by_reason.setdefault(refused[place], []).append(f"`{names[place]}`")
+    return tuple(
+        f"on the device, though host memory is asked for: {_listed(found)}; {reason}"
+        for reason, found in by_reason.items()
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

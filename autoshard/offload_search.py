@@ -32,34 +32,6 @@ class PlannedStates:
     offloaded: OffloadedStates
 
 
-_MOST_NAMED = 3
-"""Arguments that a note names."""
-
-
-def notes_on_asked(
-    asked: Mapping[int, AskedState], refused: Mapping[int, str], names: Sequence[str]
-) -> tuple[str, ...]:
-    """Which arguments stay on the device though somebody asks for host memory, by reason.
-
-    Args:
-        asked: By flat argument, why it is to lie in host memory.
-        refused: By flat argument that cannot lie there, why.
-        names: Of the flat arguments.
-    """
-    by_reason: dict[str, list[str]] = {}
-    for place in sorted(asked.keys() & refused.keys()):
-        by_reason.setdefault(refused[place], []).append(f"`{names[place]}`")
-    return tuple(
-        f"on the device, though host memory is asked for: {_listed(found)}; {reason}"
-        for reason, found in by_reason.items()
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSearch:
     """The search for states to keep in host memory.

@@ -17,8 +17,8 @@ from autoshard.lowering.live_buffers import host_bytes
 from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.offload.asked import AskedState, asked_states
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
-from autoshard.offload_candidates import StateCandidates
-from autoshard.offload_search import StateSearch, notes_on_asked
+from autoshard.offload_candidates import StateCandidates, notes_on_asked
+from autoshard.offload_search import PlannedStates, StateSearch
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.searches import LONG, SHORT, Searches
@@ -273,29 +273,11 @@ class ProgramSearch:
 
     def _with_states_on_host(self, found: _Found, asked: Mapping[int, AskedState]) -> _Found:
         """The program with states in host memory: those asked, and what it takes to fit."""
-        setting, program, least = self.setting, found.program, found.solution
-        host, budget = setting.machine.host, setting.budget
-        if least is None or program.updates:  # those of a kept plan are decided
+        if found.solution is None or found.program.updates:  # those of a kept plan are decided
             return found
-        if host is None:
-            reasons = dict.fromkeys(asked, f"{setting.machine.name} is described without any")
-            return replace(found, notes=notes_on_asked(asked, reasons, program.traced.in_names))
-
-        def read(updates: tuple[StreamedUpdate, ...]) -> TracedProgram:
-            return self.read(program.mesh, residuals=program.residuals, updates=updates)
-
-        search = StateSearch(
-            read, lambda program: self._planned(program, is_scarce=True), budget, host, asked
-        )
-        room = host.capacity_bytes - host_bytes(least.encoder, least.decoded)
-        candidates = StateCandidates.of(program, least, room)
-        notes = notes_on_asked(asked, candidates.refused, program.traced.in_names)
+        chosen, refused = self._states_there(found.program, found.solution, asked)
+        notes = notes_on_asked(asked, refused, found.program.traced.in_names)
         found = replace(found, notes=notes)
-        chosen = setting.stages.settled(lambda: search.run(program, least, candidates))
-        if chosen is None and asked:
-            left = dict.fromkeys(asked, "no plan was found with it there")
-            notes = notes_on_asked(asked, {**left, **candidates.refused}, program.traced.in_names)
-            return replace(found, notes=notes)
         if chosen is None or not (asked or _is_better(chosen.solution, found)):
             return found
         return replace(
@@ -304,6 +286,31 @@ class ProgramSearch:
             solution=chosen.solution,
             offloaded=chosen.offloaded,
         )
+
+    def _states_there(
+        self, program: TracedProgram, least: Solution, asked: Mapping[int, AskedState]
+    ) -> tuple[PlannedStates | None, Mapping[int, str]]:
+        """The plan with states in host memory, and by argument why it stays on the device."""
+        setting, host = self.setting, self.setting.machine.host
+        if host is None:
+            return None, dict.fromkeys(asked, f"{setting.machine.name} is described without any")
+
+        def read(updates: tuple[StreamedUpdate, ...]) -> TracedProgram:
+            return self.read(program.mesh, residuals=program.residuals, updates=updates)
+
+        def plan(program: TracedProgram) -> Solution:
+            return self._planned(program, is_scarce=True)
+
+        room = host.capacity_bytes - host_bytes(least.encoder, least.decoded)
+        found = StateCandidates.of(program, least, room)
+        search = StateSearch(read, plan, setting.budget, host, asked)
+        chosen = setting.stages.settled(lambda: search.run(program, least, found))
+        if chosen is None:
+            return None, {
+                **dict.fromkeys(asked, "no plan was found with it there"),
+                **found.refused,
+            }
+        return chosen, found.refused
 
     def _planned(
         self,

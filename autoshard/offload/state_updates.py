@@ -67,9 +67,9 @@ def state_updates(
     program = _Program.of(eqns, results, with_parameters)
     states: Sequence[Var] = [*new_of]
     while True:
-        regions = _Regions(states)
+        regions, left = _Regions(states), {*states}
         for position, eqn in enumerate(eqns):
-            if not program.is_cast_of(position, states):
+            if not program.is_cast_of(position, left):
                 regions.add(position, eqn)
         members = regions.by_root()
         found = [
@@ -116,20 +116,21 @@ class _Program:
         """True where no other equations read a value."""
         return self.readers.get(var, set()) <= positions
 
-    def is_cast_of(self, position: int, states: Sequence[Var]) -> bool:
+    def is_cast_of(self, position: int, states: Set[Var]) -> bool:
         """True of a copy of a state in another type, which more than its update reads."""
         eqn = self.eqns[position]
         if not self.with_parameters or eqn.primitive.name != CAST:
             return False
-        (result,) = eqn.outvars
+        (given,), (result,) = eqn.invars, eqn.outvars
         shape = tuple(result.aval.shape)
-        return eqn.invars[0] in states and not all(
+        is_state = isinstance(given, Var) and given in states
+        return is_state and not all(
             _is_elementwise(self.eqns[at], shape) for at in self.readers.get(result, ())
         )
 
     def is_early(self, position: int, var: Var) -> bool:
         """True of what reads an array in host memory part by part, and in no other way."""
-        if self.is_cast_of(position, (var,)):
+        if self.is_cast_of(position, {var}):
             return True
         eqn = self.eqns[position]
         if not self.with_parameters or eqn.primitive.name != "scan":

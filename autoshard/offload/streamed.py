@@ -18,8 +18,6 @@ from autoshard.offload.state_updates import CAST, StateUpdate, state_updates
 from autoshard.remat.host_memory import moved, on_host
 from autoshard.remat.inline_calls import inline_calls
 
-Places = tuple[int, ...]
-
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 
@@ -92,7 +90,7 @@ def _loops(
 
 def updates_of(
     closed: ClosedJaxpr, carried: Mapping[int, int], *, with_parameters: bool = False
-) -> Iterator[tuple[Places, Places, tuple[int, ...]]]:
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
     """Updates of states that are given up and replaced: which arguments, which results, what shape.
 
     Args:
@@ -206,7 +204,7 @@ class _Loop:
                 outvars=[resized(var) for var in eqn.outvars],
                 params={
                     **eqn.params,
-                    **({"shape": self.parts.shape} if "shape" in eqn.params else {}),
+                    **({"shape": part} if "shape" in eqn.params else {}),
                 },
             )
             for eqn in (self.eqns[at] for at in update.positions)

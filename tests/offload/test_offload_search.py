@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import StreamedUpdate
-from autoshard.offload_candidates import StateCandidate, StateCandidates, taken_apart
-from autoshard.offload_search import StateSearch, notes_on_asked
+from autoshard.offload_candidates import (
+    StateCandidate,
+    StateCandidates,
+    notes_on_asked,
+    taken_apart,
+)
+from autoshard.offload_search import StateSearch
 from cost_models import get_hardware
 
 MIB = 2**20
