@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.program import Value
+from autoshard.listed import listed
 from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import StreamedUpdate
 from autoshard.offload.streamed import updates_of
@@ -50,7 +51,7 @@ class StateCandidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateCandidates:
-    """What could lie in host memory.
+    """Candidates for host memory, and the arguments that are none.
 
     Args:
         updates: Of states that nothing else reads, in program order.
@@ -171,7 +172,7 @@ def taken_apart(
 def notes_on_asked(
     asked: Mapping[int, AskedState], refused: Mapping[int, str], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Which arguments stay on the device though somebody asks for host memory, by reason.
+    """Notes on arguments that stay on the device though somebody asks for host memory, by reason.
 
     Args:
         asked: By flat argument, why it is to lie in host memory.
@@ -182,11 +183,6 @@ def notes_on_asked(
     for place in sorted(asked.keys() & refused.keys()):
         by_reason.setdefault(refused[place], []).append(f"`{names[place]}`")
     return tuple(
-        f"on the device, though host memory is asked for: {_listed(found)}; {reason}"
+        f"on the device, though host memory is asked for: {listed(found, _MOST_NAMED)}; {reason}"
         for reason, found in by_reason.items()
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more

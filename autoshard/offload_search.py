@@ -20,7 +20,7 @@ from autoshard.planning.traced_program import TracedProgram
 from cost_models.hardware import Host
 
 _MOST_ROUNDS = 3
-"""Sets of states that are planned, at most, the last of them all states. A choice."""
+"""Sets of states that are planned, at most, the last of them all there are. A choice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

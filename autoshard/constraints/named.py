@@ -8,6 +8,7 @@ from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser, Selected
 from autoshard.constraints.selector import parse_selector
 from autoshard.errors import ConstraintError, InputError
+from autoshard.listed import listed
 
 _PATH = re.compile(r"(?:.*/)?(?:in\.|const\.|\d+\.)\d+|out<\d+")
 _MAX_SHOWN = 8
@@ -46,6 +47,4 @@ def named_tensor(program: Program, name: str, *, first: bool = False) -> tuple[s
 
 
 def _listed(found: tuple[Selected, ...]) -> str:
-    shown = ", ".join(f"{one} ({one.path})" for one in found[:_MAX_SHOWN])
-    more = len(found) - _MAX_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed([f"{one} ({one.path})" for one in found], _MAX_SHOWN)

@@ -19,6 +19,7 @@ from autoshard.constraints.selector import (
     name_steps,
 )
 from autoshard.errors import ConstraintError
+from autoshard.listed import listed
 from autoshard.source_place import format_source
 
 _MAX_SHOWN = 8
@@ -445,7 +446,4 @@ def _choice(wrong: str, known: Iterable[str], what: str) -> str:
 
 
 def _listed(items: Iterable[object]) -> str:
-    shown: Sequence[str] = [f"`{item}`" for item in items]
-    if len(shown) <= _MAX_SHOWN:
-        return ", ".join(shown)
-    return ", ".join(shown[:_MAX_SHOWN]) + f" and {len(shown) - _MAX_SHOWN} more"
+    return listed([f"`{item}`" for item in items], _MAX_SHOWN)

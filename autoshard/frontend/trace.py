@@ -58,6 +58,7 @@ from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
+from autoshard.listed import listed
 from autoshard.sharding import Mesh, Sharding
 
 _discharged = getattr(discharge, "discharge_state2", discharge.discharge_state)
@@ -490,8 +491,7 @@ def _placement_notes(call: Call, context: AbstractMesh) -> tuple[str, ...]:
     ]
     if not placed:
         return ()
-    shown = ", ".join(placed[:3]) + (f" and {len(placed) - 3} more" if len(placed) > 3 else "")
     return (
-        f"the shardings of the ShapeDtypeStructs of {shown} are not taken as constraints; pass"
-        " in_shardings to fix them",
+        f"the shardings of the ShapeDtypeStructs of {listed(placed, 3)} are not taken as"
+        " constraints; pass in_shardings to fix them",
     )

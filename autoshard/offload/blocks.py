@@ -66,7 +66,7 @@ def read_by(eqn: JaxprEqn) -> set[Var]:
 def traced_block(
     run: Callable[..., Any], given: Sequence[Var], made: Sequence[Var], instead: Sequence[JaxprEqn]
 ) -> Block:
-    """What a function computes, as equations.
+    """A block of the equations of a function.
 
     Args:
         run: The function, of arrays; returns a list of arrays.

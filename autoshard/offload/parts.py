@@ -10,7 +10,7 @@ import jax
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How arrays of one shape are taken apart.
+    """A split of arrays of one shape into equal parts.
 
     Args:
         whole: Their shape.

@@ -96,7 +96,7 @@ def updates_of(
     Args:
         closed: As it was traced.
         carried: By argument that the caller gives up, the result that the next step is given.
-        with_parameters: Count arrays as states that layers under scan run over.
+        with_parameters: Arrays that layers under scan run over, or that are cast, are states too.
     """
     jaxpr = closed.jaxpr
     flat, results = inline_calls(jaxpr)

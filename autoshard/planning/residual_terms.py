@@ -98,7 +98,7 @@ def _selected(ops: Sequence[ForwardOp], term: ResidualTerm, chooser: Chooser) ->
 
 
 def _argument_hint(term: ResidualTerm, program: Program) -> str:
-    """How to say what was meant, where a single word begins the names of arguments."""
+    """A hint to select arguments, where a single word begins their names."""
     is_meant = isinstance(term, Offload) and isinstance(term.selector, NameSelector)
     if is_meant and any(re.match(rf"{term.select}\b", name) for name in program.arguments):
         return f"; arguments are selected as `{term.select}**`"

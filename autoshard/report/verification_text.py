@@ -7,6 +7,7 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 
+from autoshard.listed import listed
 from autoshard.report.layout import (
     heading,
     indented,
@@ -49,7 +50,9 @@ def _report(found: Verification) -> RenderableType:
         ("Constraints left out untried", found.untried),
     ):
         if names:
-            lines.append(section(heading(title, str(len(names))), indented(_listed(names))))
+            lines.append(
+                section(heading(title, str(len(names))), indented(listed(names, _MAX_NAMES)))
+            )
     if found.notes:
         lines.append(section(heading("Notes"), *(indented(f"* {note}") for note in found.notes)))
     return Group(*lines)
@@ -158,9 +161,3 @@ def _failure(failure: FailedCompile) -> RenderableType:
     lines = [f"with {failure.num_constraints} constraints, {failure.status}: {failure.what}"]
     lines += [f"  {line}" for line in failure.last_lines]
     return indented("\n".join(lines))
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES])
-    more = len(names) - _MAX_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -41,6 +41,8 @@ from tests.cli.test_solve import hard_problem
 
 KINDS = ("signal", "deadline", "twice")
 LIMITS = (1, 3, 10, 30)
+Instances = Sequence[Path]
+"""Files of problems."""
 MODELS = ("mlp", "gpt_scan", "moe", "unet", "embedding", "gnn")
 MOST_AFTER_SIGNAL = 2.0
 SECONDS = 600.0
@@ -76,9 +78,6 @@ def plan_words(folder: Path, name: str, limit: float) -> list[str]:
     (folder / "model.py").write_text(MODEL.format(name=name))
     mesh, out = ("--mesh", "data=2,model=4"), ("--out", "plan.json")
     return ["plan", "model:step", *mesh, "--time-limit", str(limit), *out]
-
-
-Instances = Sequence[Path]
 
 
 def any_words(folder: Path, place: int, limit: float, instances: Instances) -> list[str]:
