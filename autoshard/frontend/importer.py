@@ -112,7 +112,7 @@ class Importer:
     num_captured: int = 0
     free: set[int] = field(default_factory=set)
     scalar_ops: dict[int, Any] = field(default_factory=dict)
-    scalars: dict[Hashable, OpDraft] = field(default_factory=dict)
+    fills: dict[Hashable, OpDraft] = field(default_factory=dict)
     rules: dict[Any, Rule] = field(default_factory=dict)
     types: dict[Any, TensorType] = field(default_factory=dict)
     places: dict[Any, tuple[str, str]] = field(default_factory=dict)
@@ -236,17 +236,11 @@ class Importer:
         results: list[TensorType],
         scope: Scope,
     ) -> OpDraft:
-        """An op that every device makes its own piece of; equal constant scalars of a body are one.
-
-        Lowering writes one for every literal, and compilers merge them before they partition. The
-        bindings of MLIR read no complex ones.
-        """
-        shape, dtype, _ = results[0]
-        key = None
-        if name == "constant" and not shape and not dtype.startswith("complex"):
-            key = op.attributes["value"], scope.region, scope.in_function
-        if key in self.scalars:
-            return self.scalars[key]
+        """An op that every device makes its own piece of; equal fills of a body are one."""
+        fill = _fill_of(op, name, results[0])
+        key = None if fill is None else (operands, fill, scope.region, scope.in_function)
+        if key in self.fills:
+            return self.fills[key]
         made = self.build.add(
             OpKind.FREE,
             name,
@@ -261,7 +255,7 @@ class Importer:
             made.flops = float(prod(results[0][0]))
         self.free.update(made.results)
         if key is not None:
-            self.scalars[key] = made
+            self.fills[key] = made
         return made
 
     def _is_free(self, op: Any, name: str, operands: tuple[int, ...]) -> bool:
@@ -356,6 +350,24 @@ class Importer:
 
 
 Handler: TypeAlias = Callable[[Importer, Any, Env, Scope], None]
+
+
+def _fill_of(op: Any, name: str, made: TensorType) -> Hashable:
+    """The key that equal constant scalars share, or equal broadcasts that element-wise ops read.
+
+    Lowering writes one for every literal, and compilers merge them before they partition. None for
+    all else: other readers may need an array in memory, tags name a value of the user's, and the
+    bindings of MLIR read no complex constants.
+    """
+    shape, dtype, _ = made
+    if name == "constant":
+        return None if shape or dtype.startswith("complex") else op.attributes["value"]
+    if name != "broadcast_in_dim":
+        return None
+    readers = (use.owner.name.partition(".")[2] for use in op.results[0].uses)
+    if any(op_kinds.op_class(reader) is not OpClass.ELEMENTWISE for reader in readers):
+        return None
+    return made, op.attributes["broadcast_dimensions"]
 
 
 def _changes_nothing(op: Any, name: str) -> bool:

@@ -16,6 +16,7 @@ def dimension_classes(graph: Graph) -> DimClasses:
 
     Two dimensions are of one class where a rule gives them the same factor. Where a dimension has
     several (a merge of heads and their width), it goes with the most major, which is cut first.
+    Constants and fills join nothing: unrelated tensors may read one of them.
 
     Returns:
         Per value, per dimension, the number of its class.
@@ -29,8 +30,13 @@ def dimension_classes(graph: Graph) -> DimClasses:
             dim = parent[dim]
         return dim
 
+    fills: set[int] = set()
     for op in graph.ops:
         tensors = (*op.operands, *op.results)
+        if op.kind is OpKind.FREE and all(
+            value in fills or not graph.values[value].shape for value in op.operands
+        ):
+            fills.update(op.results)
         if op.rule is None:
             if op.kind is not OpKind.FREE or len({graph.values[v].shape for v in tensors}) != 1:
                 continue
@@ -40,6 +46,8 @@ def dimension_classes(graph: Graph) -> DimClasses:
         dims, sizes = (*rule.operands, *rule.results), rule.factor_sizes
         first: dict[int, int] = {}
         for value, factors in zip(tensors, dims, strict=True):
+            if value in fills:
+                continue
             for dim, factor in enumerate(major_factors(factors, sizes)):
                 if factor is not None:
                     place = root(starts[value] + dim)

@@ -65,3 +65,15 @@ def test_so_has_what_is_made_with_a_second_result() -> None:
     one, other = program.add(OpKind.FREE, "sort", (value, value), [(8, 16), (8, 16)])
     classes = dimension_classes(program.graph(one, other))
     assert classes[value] == classes[one] == classes[other]
+
+
+def test_tensors_that_read_one_fill_have_dimensions_of_their_own() -> None:
+    program = Program()
+    one, other = program.argument(8, 16), program.argument(8, 16)
+    (zero,) = program.add(OpKind.FREE, "constant", (), [()])
+    (fill,) = program.add(OpKind.FREE, "broadcast_in_dim", (zero,), [(8, 16)])
+    made = [program.elementwise(value, fill) for value in (one, other)]
+    classes = dimension_classes(program.graph(*made))
+    assert classes[one] == classes[made[0]]
+    assert classes[other] == classes[made[1]]
+    assert {*classes[one]}.isdisjoint(classes[other])
