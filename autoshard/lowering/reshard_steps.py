@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -36,6 +36,12 @@ class ReshardSteps:
         """The steps that bring an operand where an op wants it; none if it is there."""
         return self._moved.get((op.index, position), ())
 
+    def all(self) -> Iterator[tuple[Op, int, Step]]:
+        """Every step, with the op and the operand position that it is for."""
+        for (index, position), steps in self._moved.items():
+            for step in steps:
+                yield self.encoded.graph.ops[index], position, step
+
     def shared(self, op: Op, position: int, step: Step) -> SharedStep:
         """A step of a read, which serves every reader in its region, and none outside."""
         return op.operands[position], step, self.encoded.graph.region_of_read(op, position)
@@ -46,12 +52,9 @@ class ReshardSteps:
         A step serves all readers of one region that have it on their way.
         """
         found: dict[SharedStep, int] = {}
-        for (index, position), steps in self._moved.items():
-            op = self.encoded.graph.ops[index]
-            bits = self.encoded.read_bits.to(op, position)
-            for step in steps:
-                key = self.shared(op, position, step)
-                found[key] = max(found.get(key, 0), bits)
+        for op, position, step in self.all():
+            key, bits = self.shared(op, position, step), self.encoded.read_bits.to(op, position)
+            found[key] = max(found.get(key, 0), bits)
         return found
 
 

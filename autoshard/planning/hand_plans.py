@@ -282,6 +282,8 @@ def with_floor(
         found = evaluate(problem, choices)
         if not found.is_allowed or found.cost > most:
             continue
+        if by_hand.least_seconds >= best.step_seconds:
+            continue
         priced = by_hand.solution
         fits = budget is None or priced.peak_bytes <= budget
         if fits and priced.step_seconds < best.step_seconds:

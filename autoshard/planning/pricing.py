@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.encode import Encoder
-from autoshard.encoding.encoded import Encoded
+from autoshard.encoding.encoded import Encoded, decode
 from autoshard.errors import ShardingError
 from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
+from autoshard.lowering.least_seconds import least_seconds
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.stages import Stages
@@ -38,6 +39,12 @@ class PricedLayouts:
     encoder: Encoder
     encoded: Encoded
     result: Result
+
+    @property
+    def least_seconds(self) -> float:
+        """A bound on the step time of the plan; it is not lowered for that."""
+        assert self.result.choices is not None
+        return least_seconds(self.encoder, self.encoded, decode(self.encoded, self.result.choices))
 
     @cached_property
     def solution(self) -> Solution:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.graph.program import Graph, OpClass
 from autoshard.lowering.estimate import CollectiveUse, estimate
+from autoshard.lowering.least_seconds import least_seconds
 from autoshard.lowering.local_program import Collective, LocalProgram, Opcode
 from autoshard.lowering.lower import in_joining_order, lower
 from solvers import solve
@@ -74,6 +75,22 @@ def test_any_plan_takes_no_less_than_it_computes_or_sends_and_no_more_than_both(
     assert max(compute, sent) * (1 - 1e-9) <= found.seconds <= (compute + sent) * (1 + 1e-9)
     if hardware == "cpu-host":
         assert found.seconds == compute + sent
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(ALL)),
+    hardware=st.sampled_from(["cpu-host", "tpu-v5e", "tpu-v5p", "h100"]),
+    seed=st.integers(0, 2**16),
+)
+def test_no_schedule_of_a_plan_takes_less_than_its_bound(
+    name: str, hardware: str, seed: int
+) -> None:
+    encoder = encoder_for(ALL[name](), "x=2,y=4", hardware=hardware)
+    encoded = encoder.encode()
+    choices = drawn_choices(encoded, seed)
+    bound = least_seconds(encoder, encoded, decode(encoded, choices))
+    assert 0 < bound <= estimated(encoder, encoded, choices).seconds * (1 + 1e-9)
 
 
 @settings(max_examples=20, deadline=None)

@@ -333,6 +333,18 @@ def test_a_hand_plan_that_costs_far_more_is_lowered_only_for_its_row() -> None:
     assert lowered(prices) == set(costs)
 
 
+def test_a_hand_plan_whose_kernels_and_collectives_take_as_long_is_lowered_only_for_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hand_plans_module, "_FLOOR_MARGIN", 1e9)
+    solution = solved(step())
+    prices = priced(solution)
+    with_floor(solution, prices, None, relative_gap=0.01)
+    slower = {n for n, p in prices.priced.items() if p.least_seconds >= solution.step_seconds}
+    assert slower
+    assert lowered(prices).isdisjoint(slower)
+
+
 def test_rows_equal_what_they_are_once_priced() -> None:
     prices = priced(solved(step()))
     assert rows(prices) == tuple(rows(prices))
