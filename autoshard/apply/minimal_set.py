@@ -137,6 +137,7 @@ class _Search:
     first_of: dict[str, str] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
     _last: tuple[frozenset[str], Mapping[str, Sharding]] | None = None
+    _differing: dict[frozenset[str], Mapping[str, Sharding]] = field(default_factory=dict)
     _alike: IdentityCache[bool] = field(default_factory=IdentityCache)
 
     def gather(self, copies_of: Callable[[str], Hashable]) -> None:
@@ -147,11 +148,11 @@ class _Search:
 
     def result(self, chosen: Sequence[str], untried: int, num_before: int = 0) -> MinimalSet:
         """The set, and what it does not bring about; propagations before this search count."""
-        found = self.run(chosen)
         return MinimalSet(
             constraints={**self.required, **self._constraints(chosen)},
             misses=tuple(
-                Miss(path, self.planned[path], found[path]) for path in self.differing(found)
+                Miss(path, self.planned[path], found)
+                for path, found in self.differing(chosen).items()
             ),
             untried=untried,
             num_propagations=num_before + self.num_propagations,
@@ -188,26 +189,32 @@ class _Search:
         self._last = (key, found)
         return found
 
-    def differing(self, found: Mapping[str, Sharding]) -> list[str]:
-        """Planned values that came out otherwise, in program order."""
-        return [
-            path
-            for path, wanted in self.planned.items()
-            if (one := found.get(path)) is not None
-            and not self._alike.get(partial(_cut_alike, one, wanted), one, wanted)
-        ]
+    def differing(self, chosen: Iterable[str]) -> Mapping[str, Sharding]:
+        """Planned values that come out otherwise, in program order, each with what it gets.
 
-    def wrong(self, found: Mapping[str, Sharding]) -> list[str]:
+        The same constraints are propagated once.
+        """
+        key = frozenset(chosen)
+        if key not in self._differing:
+            found = self.run(key)
+            self._differing[key] = {
+                path: one
+                for path, wanted in self.planned.items()
+                if (one := found.get(path)) is not None
+                and not self._alike.get(partial(_cut_alike, one, wanted), one, wanted)
+            }
+        return self._differing[key]
+
+    def wrong(self, chosen: Iterable[str]) -> list[str]:
         """Those of the differing values that are still asked for."""
-        return [path for path in self.differing(found) if path not in self.missed]
+        return [path for path in self.differing(chosen) if path not in self.missed]
 
     def grow(self, start: Iterable[str]) -> list[str]:
         """Constraints from which every planned value comes out right, except for misses."""
         chosen = set(start)
         batch_size = 1
         while True:
-            found = self.run(chosen)
-            wrong = self.wrong(found)
+            wrong = self.wrong(chosen)
             self.missed.update(path for path in wrong if self.first(path) in chosen)
             rest = [path for path in wrong if self.first(path) not in chosen]
             if not rest:
@@ -215,7 +222,7 @@ class _Search:
             if self.is_exhausted:
                 chosen.update(map(self.first, rest))
                 continue
-            heads = map(self.first, self._heads(set(rest), found))
+            heads = map(self.first, self._heads(set(rest), self.run(chosen)))
             chosen.update(list(dict.fromkeys(heads))[:batch_size])
             batch_size *= 2
 
@@ -256,7 +263,7 @@ class _Search:
                 if self.is_exhausted:
                     return chosen, sum(map(len, parts[place:]))
                 without = [path for path in chosen if path not in needless]
-                wrong = set(map(self.first, self.wrong(self.run(without))))
+                wrong = set(map(self.first, self.wrong(without)))
                 if not wrong:
                     chosen = without
                 if not wrong or needless <= wrong:

@@ -70,6 +70,14 @@ def test_one_constraint_stands_at_each_change() -> None:
     assert found.misses == ()
 
 
+@pytest.mark.parametrize("length", [4, 7, 30])
+def test_no_constraints_are_propagated_twice(length: int) -> None:
+    calls: list[Mapping[str, Sharding]] = []
+    planned = plan_of(*[(X, Y, NONE)[index % 3] for index in range(length)])
+    minimal_constraints(chain(length, calls), planned, paths(length), [X], [], {})
+    assert len({frozenset(call) for call in calls}) == len(calls)
+
+
 def test_openness_makes_no_difference() -> None:
     open_x = parse_sharding('[{"x", ?}]')
     found = minimal_constraints(chain(3), plan_of(open_x, X, open_x), paths(3), [X], [], {})
