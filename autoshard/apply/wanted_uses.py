@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.graph.dataflow import source_of
+from autoshard.graph.dataflow import before_lowering, source_of
 from autoshard.graph.op_traits import passes_through
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
@@ -485,23 +485,6 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
     return [step.after for step in chain[:-1]]
 
 
-def _before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
-    """An operand, and what element-wise ops inside the lowering of its reader make it of.
-
-    So indices are clamped as a scatter is lowered: they have to be moved before that.
-    """
-    yield value
-    maker = graph.maker(value)
-    while maker.equation == reader.equation and maker.op_class is OpClass.ELEMENTWISE:
-        shape = graph.values[value].shape
-        made = [one for one in maker.operands if not _is_free(graph, one)]
-        if len(made) != 1 or graph.values[made[0]].shape != shape:
-            return
-        (value,) = made
-        yield value
-        maker = graph.maker(value)
-
-
 def _place_before_lowering(
     graph: Graph,
     op: Op,
@@ -513,7 +496,7 @@ def _place_before_lowering(
     earlier = _times_read_before(graph, op, position)
     places = (
         _operand_place(graph, reader, before, operand_paths, earlier)
-        for before in _before_lowering(graph, op, op.operands[position])
+        for before in before_lowering(graph, op, op.operands[position])
     )
     return next((place for place in places if place >= 0), -1)
 

@@ -13,6 +13,7 @@ from autoshard.encoding.hidden_communication import Hidden
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
+from autoshard.graph.dataflow import before_lowering
 from autoshard.graph.program import Graph, Op, OpClass
 from solvers import FORBIDDEN, Edge, EdgeMemory
 
@@ -144,7 +145,7 @@ class ReadEdges:
                 return None
             costs = np.where(shared, 0, costs)
         costs = prices.with_order(costs, op, position, rows, columns)
-        if _is_unstacked(op, self._graph.maker(value)):
+        if _is_left_in_place(self._graph, op, value):
             costs = prices.where_made(costs, table, rows, columns)
         return costs
 
@@ -193,10 +194,19 @@ def _only_alike(rows: IntArray, columns: IntArray) -> IntArray:
     return np.where(rows[:, None] == columns, 0, FORBIDDEN)
 
 
-def _is_unstacked(op: Op, producer: Op) -> bool:
-    """True where an op drops the dimension that its own equation sliced: no pin goes between."""
-    is_in_one = op.name == "reshape" and op.equation == producer.equation
-    return is_in_one and producer.name == "slice" and op.equation != ""
+def _is_left_in_place(graph: Graph, op: Op, value: int) -> bool:
+    """True of an operand that the partitioner does not move, with no place for a constraint.
+
+    So an equation drops the dimension that it sliced, or reduces what it made (`igamma` does in the
+    test of its loop).
+    """
+    producer = graph.maker(value)
+    if op.equation == "" or op.equation != producer.equation:
+        return False
+    if op.op_class is OpClass.REDUCE:
+        makers = map(graph.maker, before_lowering(graph, op, value))
+        return all(maker.equation == op.equation for maker in makers)
+    return op.name == "reshape" and producer.name == "slice"
 
 
 def _earlier_reads(op: Op, position: int) -> list[int]:

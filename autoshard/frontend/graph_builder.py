@@ -148,7 +148,7 @@ class GraphBuilder:
     def move_before_loop(
         self, moved: Sequence[OpDraft], region: int, carries: Sequence[int]
     ) -> None:
-        """Move ops of a loop's region before the loop.
+        """Move ops of a loop's region before the loop, and the regions whose ops are among them.
 
         Args:
             moved: In program order; they read no value that the loop changes.
@@ -161,23 +161,29 @@ class GraphBuilder:
         entered = {join.results[0]: join.operands[0] for join in joins if len(join.operands) == 1}
         found = self.regions[region]
         for op in moved:
-            op.region = found.parent
-            op.hoisted_from = region if op.hoisted_from < 0 else op.hoisted_from
             op.operands = tuple(entered.get(value, value) for value in op.operands)
+            if op.region == region:
+                op.region = found.parent
+                op.hoisted_from = region if op.hoisted_from < 0 else op.hoisted_from
         start = min(self.values[value].op for value in carries)
-        gone = sorted(self.values[op.results[0]].op for op in moved)
         is_moved = {id(op) for op in moved}
+        gone = [at for at in range(start, found.stop) if id(self.ops[at]) in is_moved]
         left = [op for op in self.ops[start : found.stop] if id(op) not in is_moved]
         self.ops[start : found.stop] = [*moved, *left]
         for index in range(start, found.stop):
             for value in self.ops[index].results:
                 self.values[value].op = index
         for inner in self.regions[region:]:
-            if inner.stop <= found.stop:
-                start, stop = (
-                    at + len(gone) - bisect_left(gone, at) for at in (inner.start, inner.stop)
-                )
-                self.regions[inner.index] = replace(inner, start=start, stop=stop)
+            if inner.stop > found.stop:
+                continue
+            first, last = (bisect_left(gone, at) for at in (inner.start, inner.stop))
+            if inner.index != region and inner.start in gone[first : first + 1]:
+                parent = found.parent if inner.parent == region else inner.parent
+                at, stop = start + first, start + last
+            else:
+                parent = inner.parent
+                at, stop = inner.start + len(gone) - first, inner.stop + len(gone) - last
+            self.regions[inner.index] = replace(inner, parent=parent, start=at, stop=stop)
 
     def set_trip_count(self, region: int, count: float, *, is_known: bool) -> None:
         """Make every op of a loop body, imported as if it ran once, repeat `count` times."""
@@ -223,6 +229,7 @@ class GraphBuilder:
             donated: Per argument that is not captured, whether the program may reuse its buffer.
             num_captured: Arguments before those.
         """
+        self._number_regions()
         values = tuple(
             Value(index, *draft.type, draft.op, draft.path, draft.name)
             for index, draft in enumerate(self.values)
@@ -267,6 +274,17 @@ class GraphBuilder:
             tuple(self.notes),
             num_captured,
         )
+
+    def _number_regions(self) -> None:
+        """Number the regions in program order; those that were moved before a loop come late."""
+        order = sorted(self.regions, key=lambda region: (region.start, region.index))
+        number = {region.index: place for place, region in enumerate(order)} | {-1: -1}
+        self.regions = [
+            replace(region, index=place, parent=number[region.parent])
+            for place, region in enumerate(order)
+        ]
+        for op in self.ops:
+            op.region, op.hoisted_from = number[op.region], number[op.hoisted_from]
 
 
 def _groups(alike: Mapping[object, Mapping[int, None]]) -> tuple[tuple[int, ...], ...]:

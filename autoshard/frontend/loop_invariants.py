@@ -2,19 +2,21 @@
 
 Source: openxla/xla, `while_loop_invariant_code_motion.cc`, which runs behind the partitioner: what
 the op sends is sent once. Seen with jaxlib 0.10.2 for host CPUs and libtpu 0.0.52 for a v5e, where
-the result is larger than the operands too.
+the result is larger than the operands too. Inner loops and conditionals move as one op does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 
 from autoshard.frontend import op_kinds
+from autoshard.frontend.dead_code import Control
 from autoshard.frontend.graph_builder import GraphBuilder, OpDraft
 from autoshard.frontend.trip_counts import Loop
 from autoshard.graph.program import OpKind
 
-_HOISTED = frozenset({OpKind.COMPUTE, OpKind.FREE, OpKind.CONSTRAINT})
+_HOISTED = frozenset({OpKind.COMPUTE, OpKind.FREE, OpKind.CONSTRAINT, OpKind.JOIN})
 _WITH_READERS = op_kinds.FREE_SOURCES | frozenset(
     """bitcast_convert broadcast_in_dim convert copy reshape reverse sharding_constraint slice
     transpose""".split()
@@ -25,58 +27,112 @@ _WITH_READERS = op_kinds.FREE_SOURCES | frozenset(
 """
 
 
-def hoist_loop_invariants(build: GraphBuilder, loops: Iterable[Loop]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An op of a loop body, or an inner loop or conditional with all that is in it.
+
+    Args:
+        ops: In program order.
+        reads: Values made outside of it.
+        makes: The results of its ops.
+        is_control: True of a loop or a conditional.
+    """
+
+    ops: Sequence[OpDraft]
+    reads: Set[int]
+    makes: Set[int]
+    is_control: bool
+
+    @staticmethod
+    def of(ops: Sequence[OpDraft], control: Control | None = None) -> _Work:
+        makes = {value for op in ops for value in op.results}
+        reads = {value for op in ops for value in op.operands}
+        reads |= set() if control is None else {control.value}
+        return _Work(ops, reads - makes, makes, control is not None)
+
+    @property
+    def stays(self) -> bool:
+        """True where it may have effects, or is more than work."""
+        return any(map(_has_effects, self.ops)) or (
+            not self.is_control and self.ops[0].kind is OpKind.JOIN
+        )
+
+    @property
+    def is_worth_it(self) -> bool:
+        """False of an op that is hoisted for its readers alone."""
+        return self.is_control or self.ops[0].name not in _WITH_READERS
+
+
+def hoist_loop_invariants(
+    build: GraphBuilder, loops: Iterable[Loop], controls: Sequence[Control]
+) -> None:
     """Move ops before the loop whose body they stand in, in place.
 
-    What is made of constants alone stays: every device makes its own piece where it is read. So
-    do conditions, branches, inner loops, `shard_map` bodies and custom calls.
+    An op made of constants alone stays: every device makes its own piece where it is read. So do
+    conditions, `shard_map` bodies and custom calls, and the loops and conditionals around them.
 
     Args:
         build: The whole program, of which no op is repeated yet.
         loops: Its loops, inner ones first.
+        controls: Of its loops and conditionals.
     """
     for loop in loops:
-        build.move_before_loop(_invariant_ops(build, loop), loop.region, loop.joins)
+        hoisted = [op for work in _invariant(build, loop, controls) for op in work.ops]
+        build.move_before_loop(hoisted, loop.region, loop.joins)
 
 
-def _invariant_ops(build: GraphBuilder, loop: Loop) -> Sequence[OpDraft]:
+def _invariant(build: GraphBuilder, loop: Loop, controls: Sequence[Control]) -> Sequence[_Work]:
     """In program order."""
-    region = build.regions[loop.region]
-    inside = build.ops[region.start : region.stop]
+    works = list(_works(build, loop.region, controls))
     carries = (build.maker(value) for value in loop.joins)
     changing = {v for carry in carries if len(carry.operands) > 1 for v in carry.results}
     constant: set[int] = set()
-    invariant: list[OpDraft] = []
-    for op in inside:
-        if op.region != loop.region or _stays(op) or not changing.isdisjoint(op.operands):
-            changing.update(op.results)
+    invariant: list[_Work] = []
+    for work in works:
+        if work.stays or not changing.isdisjoint(work.reads):
+            changing |= work.makes
             continue
-        invariant.append(op)
-        if constant.issuperset(op.operands):
-            constant.update(op.results)
-    of_condition = _needed_for(loop.condition, inside)
+        invariant.append(work)
+        if not work.is_control and constant >= work.reads:
+            constant |= work.makes
+    of_condition = _needed_for(loop.condition, works)
     needed: set[int] = set()
-    hoisted: list[OpDraft] = []
-    for op in reversed(invariant):
-        is_worth_it = op.name not in _WITH_READERS and constant.isdisjoint(op.results)
-        stays = id(op) in of_condition and op.operands  # a scalar may be read there and elsewhere
-        if not stays and (is_worth_it or not needed.isdisjoint(op.results)):
-            hoisted.append(op)
-            needed.update(op.operands)
+    hoisted: list[_Work] = []
+    for work in reversed(invariant):
+        is_worth_it = work.is_worth_it and constant.isdisjoint(work.makes)
+        stays = id(work) in of_condition and work.reads  # a scalar may be read there and elsewhere
+        if not stays and (is_worth_it or not needed.isdisjoint(work.makes)):
+            hoisted.append(work)
+            needed |= work.reads
     return hoisted[::-1]
 
 
-def _needed_for(value: int, ops: Sequence[OpDraft]) -> set[int]:
-    """`id`s of the ops that a value is computed by."""
+def _works(build: GraphBuilder, region: int, controls: Sequence[Control]) -> Iterator[_Work]:
+    """What stands in a loop body, in program order."""
+    spans = {}
+    for control in controls:
+        if build.regions[control.regions[0]].parent == region:
+            bodies = (build.regions[inner] for inner in control.regions)
+            joins = (build.values[value].op for value in control.joins)
+            ends = [(at, at + 1) for at in joins] + [(body.start, body.stop) for body in bodies]
+            spans[min(start for start, _ in ends)] = max(stop for _, stop in ends), control
+    at, stop = build.regions[region].start, build.regions[region].stop
+    while at < stop:
+        after, control = spans.get(at, (at + 1, None))
+        yield _Work.of(build.ops[at:after], control)
+        at = after
+
+
+def _needed_for(value: int, works: Sequence[_Work]) -> set[int]:
+    """`id`s of the works that a value is computed by."""
     needed, found = {value}, set[int]()
-    for op in reversed(ops):
-        if not needed.isdisjoint(op.results):
-            found.add(id(op))
-            needed.update(op.operands)
+    for work in reversed(works):
+        if not needed.isdisjoint(work.makes):
+            found.add(id(work))
+            needed |= work.reads
     return found
 
 
-def _stays(op: OpDraft) -> bool:
-    """True of an op that may have effects, or is more than work."""
+def _has_effects(op: OpDraft) -> bool:
     is_custom = op.name.startswith("custom_call") or op.name.startswith("rng")
     return op.kind not in _HOISTED or is_custom or op.collective is not None

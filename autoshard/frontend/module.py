@@ -180,7 +180,7 @@ def _import(importer: Importer, module: Any) -> Graph:
     import_results(importer, returned)
     importer.build.close_region(scope.region)
     tie_unnamed_loops(importer)
-    hoist_loop_invariants(importer.build, importer.loops)
+    hoist_loop_invariants(importer.build, importer.loops, importer.controls)
     count_branches(importer)
     count_loops(importer)
     leave_out_dead_code(importer.build, importer.controls)

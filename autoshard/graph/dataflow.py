@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from autoshard.graph.op_traits import is_constraint
-from autoshard.graph.program import Graph, Op
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
 class Trace(NamedTuple):
@@ -115,3 +115,20 @@ def spread(
                     found[other] = start
                     left.append((other, start))
     return found
+
+
+def before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
+    """An operand, and what element-wise ops inside the lowering of its reader make it of.
+
+    So indices are clamped as a scatter is lowered: they have to be moved before that.
+    """
+    yield value
+    maker = graph.maker(value)
+    while maker.equation == reader.equation and maker.op_class is OpClass.ELEMENTWISE:
+        shape = graph.values[value].shape
+        made = [one for one in maker.operands if graph.maker(one).kind is not OpKind.FREE]
+        if len(made) != 1 or graph.values[made[0]].shape != shape:
+            return
+        (value,) = made
+        yield value
+        maker = graph.maker(value)

@@ -135,6 +135,22 @@ def test_what_a_body_computes_the_same_in_every_run_is_computed_before_the_loop(
     assert graph.region_of_read(one(graph, "tanh"), 0) == inner.index
 
 
+def test_inner_loops_and_conditionals_that_do_the_same_in_every_run_stand_before_the_loop() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        def body(i: Any, c: Any) -> Any:
+            power = lax.fori_loop(0, 3, lambda _, v: jnp.sin(v) @ w, w)
+            chosen = lax.cond(w.sum() > 0, lambda v: v, jnp.cos, power)
+            own = lax.cond(i > 1, jnp.exp, lambda v: v, c)
+            return jnp.tanh(c + own + chosen.mean())
+
+        return lax.fori_loop(0, 5, body, x)
+
+    graph = export(fn, X, W)
+    assert [region.trip_count for region in regions(graph, "loop")] == [3.0, 5.0]
+    repeats = {"sine": 3.0, "dot_general": 3.0, "cosine": 0.5, "exponential": 2.5, "tanh": 5.0}
+    assert {name: one(graph, name).repeat for name in repeats} == repeats
+
+
 def test_what_is_made_of_constants_or_converted_or_may_not_run_stays_in_a_body() -> None:
     def fn(x: Any, w: Any) -> Any:
         def body(i: Any, c: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What one equation slices and reshapes: it is moved after that, where a constraint can stand."""
+"""What no constraint can stand before, inside one equation, is read where it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from autoshard.graph.program import OpClass
 from tests.planner.graphs import plan
 from tests.planner.traced import exported
 
@@ -30,3 +31,16 @@ def test_a_piece_of_a_stack_is_moved_after_its_reshape(hardware: str) -> None:
             assert decoded.candidates[op.index].operands == (decoded.layouts[value],)
     (moved,) = solution.account.collectives
     assert moved.bytes_per_device == 64 * 256 * 4 // 4
+
+
+def test_the_test_of_a_loop_in_one_equation_reduces_what_the_loop_carries_as_it_is_sharded() -> (
+    None
+):
+    shape = jax.ShapeDtypeStruct((16, 8, 64), jnp.float32)
+    asked = {"in_shardings": P(None, None, "x"), "out_shardings": P(None, None, "x")}
+    graph, wishes = exported(lambda x: jax.lax.igamma(x, x + 1), shape, mesh="x=8", **asked)
+    decoded = plan(graph, "x=8", wishes, None, "cpu-host").decoded
+    reductions = [op for op in graph.ops if op.op_class is OpClass.REDUCE]
+    assert reductions
+    for op in reductions:
+        assert decoded.candidates[op.index].operands[0] == decoded.layouts[op.operands[0]]
