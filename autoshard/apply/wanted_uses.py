@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.dataflow import before_lowering, source_of
-from autoshard.graph.op_traits import passes_through
+from autoshard.graph.op_traits import is_constraint, passes_through
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
@@ -70,7 +70,9 @@ def wanted_uses(
     change before. So is what a branch of a conditional moves, where the conditional stands: else
     propagation says of the value itself what the constraint of one branch says, and it is moved for
     all. All branches name a result that one of them ends in a constraint of the program: compilers
-    refuse branches that end in unlike ones, as they do once `x + 0` is `x`.
+    refuse branches that end in unlike ones, as they do once `x + 0` is `x`. And so is what a
+    constraint of the program reads, where a use behind that is named: Shardy gives the end of such
+    a chain to the later readers of its start, unless that is constrained.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -113,6 +115,7 @@ def wanted_uses(
                     alike.setdefault(move, _Alike()).paths[path] = path
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
+    found |= _before_asked(encoded, decoded)
     found |= _moved_in_branches(encoded, decoded, operand_paths)
     for use, value in asked_uses(graph):
         (read,) = graph.maker(value).operands
@@ -391,6 +394,28 @@ def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
         ]
         if any(layout) and any(placed_layout(graph, decoded, one) != layout for one in added):
             found[path] = encoded.parts.to_sharding(layout)
+    return found
+
+
+def _before_asked(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
+    """Values that constraints of the program read beside others, and of which a use moves the end.
+
+    Source: openxla/shardy, `apply_sharding_constraints.cc`, `getTailOfShardingConstraintChain`.
+    """
+    graph = encoded.graph
+    starts = {
+        source_of(graph, op.results[0], lambda maker, _: is_constraint(maker))
+        for op in graph.ops
+        if is_constraint(op) and op.index in decoded.candidates
+        for wanted in _wanted_after(graph, decoded, op.results[0])
+        if wanted != decoded.layouts[op.results[0]]
+    }
+    found = {}
+    for path, value in graph.value_by_path.items():
+        maker = graph.maker(value)
+        is_made_here = path.rpartition(".")[0] == maker.equation
+        if is_made_here and value in starts and len(graph.consumers[value]) > 1:
+            found[path] = encoded.parts.to_sharding(placed_layout(graph, decoded, value))
     return found
 
 

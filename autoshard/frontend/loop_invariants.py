@@ -109,13 +109,13 @@ def _invariant(build: GraphBuilder, loop: Loop, controls: Sequence[Control]) -> 
 
 def _works(build: GraphBuilder, region: int, controls: Sequence[Control]) -> Iterator[_Work]:
     """What stands in a loop body, in program order."""
-    spans = {}
-    for control in controls:
-        if build.regions[control.regions[0]].parent == region:
-            bodies = (build.regions[inner] for inner in control.regions)
-            joins = (build.values[value].op for value in control.joins)
+    spans: dict[int, tuple[int, Control | None]] = {}
+    for inside in controls:
+        if build.regions[inside.regions[0]].parent == region:
+            bodies = (build.regions[inner] for inner in inside.regions)
+            joins = (build.values[value].op for value in inside.joins)
             ends = [(at, at + 1) for at in joins] + [(body.start, body.stop) for body in bodies]
-            spans[min(start for start, _ in ends)] = max(stop for _, stop in ends), control
+            spans[min(start for start, _ in ends)] = max(stop for _, stop in ends), inside
     at, stop = build.regions[region].start, build.regions[region].stop
     while at < stop:
         after, control = spans.get(at, (at + 1, None))

@@ -53,6 +53,20 @@ def test_a_pinned_result_of_a_pinned_argument_moves_what_is_planned() -> None:
     assert planned == pytest.approx(compiled, rel=0.1)
 
 
+def test_a_use_behind_a_constraint_of_the_program_leaves_other_readers_alone() -> None:
+    """Shardy gives the end of a chain of constraints to all that reads its start later."""
+
+    def fn(x: jax.Array) -> Any:
+        made = jnp.minimum(x, 2 * x)
+        held = lax.with_sharding_constraint(made, P())
+        return lax.dot_general(held, made, (((0,), (0,)), ((), ()))), made
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, jax.ShapeDtypeStruct((3, 8, 4, 4), "f4"), in_shardings=P())
+    assert planned == compiled
+
+
 def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
     """Compilers drop such a carry, and the product that makes its next value."""
 
