@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 
+from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import (
     ELEMENTWISE,
     FUSIBLE,
@@ -12,6 +13,7 @@ from autoshard.graph.op_traits import (
     is_elementwise,
     is_widening,
     keeps_order,
+    renames,
 )
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import is_taken_along_rows
@@ -145,8 +147,18 @@ def there_at(graph: Graph) -> list[int]:
 def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int | None:
     """The value in which the element-wise readers of a value meet, if a product computes them all.
 
-    All that it is computed from besides is there before the product runs.
+    All that it is computed from besides is there before the product runs. A transpose that alone
+    reads the value is on the way to what is computed of it, unless that is turned again: products
+    write in any order.
     """
+    readers = [graph.ops[index] for index in graph.consumers[value]]
+    if len(readers) == 1 and readers[0].name == "transpose" and readers[0].region == product.region:
+        (turned,) = readers[0].results
+        after = _goes_on(graph, turned, product, there)
+        if after is None or renames(graph.maker(after)):
+            return None
+        ends = trace_forward(graph, turned, is_elementwise)
+        return None if any(end.name == "transpose" for end in ends) else turned
     return meeting(
         graph,
         value,

@@ -90,9 +90,19 @@ def test_the_sum_of_a_softmax_of_narrow_scores_has_a_kernel_of_its_own() -> None
     assert joined(narrow_softmax, (256, 64), (512, 64)) == ["dot_general", None]
 
 
-def test_and_so_has_that_of_scores_that_are_written_before_they_are_turned() -> None:
+def test_scores_of_grouped_heads_are_written_in_the_order_that_the_softmax_reads() -> None:
     shapes = ((2, 512, 2, 64), (2, 512, 64))
-    assert joined(grouped_softmax, *shapes) == ["dot_general", None]
+    assert joined(grouped_softmax, *shapes) == ["dot_general", "dot_general"]
+
+
+def grouped_gradient(query: Any, key: Any) -> Any:
+    made, back = jax.vjp(grouped_softmax, query, key)
+    return back(jnp.tanh(made))
+
+
+def test_unless_their_gradient_is_turned_back() -> None:
+    shapes = ((2, 512, 2, 64), (2, 512, 64))
+    assert joined(grouped_gradient, *shapes)[:2] == ["dot_general", None]
 
 
 def test_reductions_of_the_same_tensor_are_one_kernel() -> None:

@@ -33,11 +33,29 @@ def scores(query: Any, key: Any) -> Any:
         (lambda made: made * 2.0, "multiply"),
         (lambda made: (made * 2.0)[None, :, :, :, :], "reshape"),
         (lambda made: jnp.moveaxis((made * 2.0)[:, :, None], 2, 0) + 1.0, "add"),
-        (lambda made: jnp.swapaxes(made * 2.0, 1, 2) + 1.0, "multiply"),
+        (lambda made: jnp.swapaxes(made * 2.0, 1, 2) + 1.0, "add"),
+        (lambda made: jnp.swapaxes(made * 2.0, 1, 2), "multiply"),
     ],
 )
-def test_a_matmul_goes_on_where_only_dimensions_of_size_1_move(between: Any, expected: str) -> None:
+def test_a_matmul_goes_on_in_any_order_of_dimensions(between: Any, expected: str) -> None:
     def fn(query: Any, key: Any) -> Any:
         return jax.nn.softmax(between(scores(query, key)))
 
     assert written(fn) == expected
+
+
+def test_a_matmul_takes_scores_of_grouped_heads_along_their_rows() -> None:
+    """Those of several queries per key head come in another order than a softmax reads them."""
+
+    def fn(query: Any, key: Any) -> Any:
+        made = jnp.einsum("bqkgd,bskd->bkgqs", query, key).astype(jnp.float32)
+        return jax.nn.softmax(made * 0.1)
+
+    query = jax.ShapeDtypeStruct((2, 64, 4, 2, 32), jnp.bfloat16)
+    key = jax.ShapeDtypeStruct((2, 64, 4, 32), jnp.bfloat16)
+    graph, _ = exported(fn, query, key, mesh="x=2")
+    product = next(op for op in graph.ops if op.name == "dot_general")
+    after = graph.ops[graph.consumers[product.results[0]][0]]
+    assert after.name == "transpose"
+    kept = graph.maker(written_by_products(graph, LONGEST_ROW)[product.results[0]])
+    assert (kept.name, graph.values[kept.results[0]].bits) == ("multiply", 32)
