@@ -278,7 +278,8 @@ class KernelTime:
     ) -> FloatArray:
         """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles.
 
-        Reads of a moved part grow in the ratio of its tiles to its bytes.
+        Reads of a moved part, and of what a matmul's result is read for, grow in the ratio of its
+        tiles to its bytes.
         """
         if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
             return local
@@ -286,7 +287,7 @@ class KernelTime:
         found = tiles.local_bytes(value, layouts)
         if found is None:
             return local
-        if value in tiles.moved:
+        if value in tiles.moved or (value in tiles.lanes and not self.buffers.is_stored[value]):
             return local * np.maximum(found / whole, 1.0)
         return np.where(found > whole, np.maximum(local, found), local)
 
@@ -309,7 +310,7 @@ class KernelTime:
             value = op.operands[position]
             local = read / pieces
             is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
-            is_whole |= value in self.facts.tiles.moved
+            is_whole |= value in self.facts.tiles.moved or value in self.facts.tiles.lanes
             if read and is_whole and op.name not in ("slice", "dynamic_slice"):
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(op, value, layouts, local, pieces)

@@ -1,7 +1,8 @@
 """Rows that do not fill their lanes: which values keep theirs, and the tiles a device works on.
 
 A TPU works on tiles of whole lanes. Mostly the compiler lets a long dimension fill them; what is
-looked up, or chosen of each row, it leaves in rows, however narrow they are.
+looked up, or chosen of each row, it leaves in rows, however narrow they are, and what is computed
+of a matmul's result, element by element, lies as that does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autoshard.backends import LayoutPolicy
 from autoshard.costing.local_products import product_factors
 from autoshard.costing.tiles import shared_order, tiled_in
 from autoshard.graph.moved_parts import MovedParts, moved_parts
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise
 from autoshard.graph.product_writes import updates
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts
@@ -67,6 +68,36 @@ def _is_computed(graph: Graph, value: int) -> bool:
     return graph.maker(value).kind is OpKind.COMPUTE
 
 
+def lanes_of_products(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """Dimensions that may fill the lanes of matmuls' results and of what is computed of them.
+
+    All but the batch dimensions of the matmul, where it has any.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for op in graph.ops:
+        if op.kind is not OpKind.COMPUTE or len(op.results) != 1:
+            continue
+        (result,) = op.results
+        lanes = _free_dims(op)
+        if is_elementwise(op):
+            shape = graph.values[result].shape
+            alike = (v for v in op.operands if v in found and graph.values[v].shape == shape)
+            lanes = found.get(next(alike, -1), ())
+        if lanes:
+            found[result] = lanes
+    return found
+
+
+def _free_dims(maker: Op) -> tuple[int, ...]:
+    if maker.op_class is not OpClass.MATMUL or maker.rule is None:
+        return ()
+    factors = product_factors(maker.rule)
+    free = {*factors.rows, *factors.columns}
+    dims = maker.rule.results[0]
+    chosen = tuple(d for d, own in enumerate(dims) if free.issuperset(own))
+    return chosen if len(chosen) < len(dims) else ()
+
+
 @dataclass(slots=True)
 class TilePadding:
     """Bytes of tiles that a device works through, by value and layout.
@@ -74,6 +105,7 @@ class TilePadding:
     Args:
         in_rows: As of `values_in_rows`.
         moved: As of `moved_parts`.
+        lanes: As of `lanes_of_products`.
     """
 
     graph: Graph
@@ -81,7 +113,7 @@ class TilePadding:
     tiling: LayoutPolicy
     in_rows: frozenset[int]
     moved: Mapping[int, MovedParts] = field(default_factory=dict)
-    _free: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    lanes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     @classmethod
@@ -91,7 +123,8 @@ class TilePadding:
         """Of a program whose tensors a compiler tiles so."""
         if not tiling.is_tiled:
             return cls(graph, parts, tiling, frozenset())
-        return cls(graph, parts, tiling, values_in_rows(graph), moved_parts(graph, is_stored))
+        moved, lanes = moved_parts(graph, is_stored), lanes_of_products(graph)
+        return cls(graph, parts, tiling, values_in_rows(graph), moved, lanes)
 
     def shared_order(self, value: int, layout: Layout) -> tuple[int, int] | None:
         """Dimensions that the rows and lanes of a moved part's tiles lie along; None of others."""
@@ -107,8 +140,8 @@ class TilePadding:
     def kind(self, value: int) -> MovedParts | tuple[int, ...] | None:
         """Dimensions of a value that may fill the lanes; None where any may.
 
-        The last one of rows; of the result of a matmul all but its batch dimensions. For a moved
-        part, its group: they lie in one order.
+        The last one of rows; those of `lanes_of_products`. For a moved part, its group: they lie
+        in one order.
         """
         if not self.tiling.is_tiled or len(self.graph.values[value].shape) < 2:
             return None
@@ -116,18 +149,7 @@ class TilePadding:
             return (len(self.graph.values[value].shape) - 1,)
         if value in self.moved:
             return self.moved[value]
-        if value not in self._free:
-            self._free[value] = self._free_dims(self.graph.maker(value))
-        return self._free[value] or None
-
-    def _free_dims(self, maker: Op) -> tuple[int, ...]:
-        if maker.op_class is not OpClass.MATMUL or maker.rule is None or len(maker.results) != 1:
-            return ()
-        found = product_factors(maker.rule)
-        free = {*found.rows, *found.columns}
-        dims = maker.rule.results[0]
-        chosen = tuple(d for d, factors in enumerate(dims) if free.issuperset(factors))
-        return chosen if len(chosen) < len(dims) else ()
+        return self.lanes.get(value)
 
     def local_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """float64[num_layouts]: bytes of whole tiles on a device; None where all are filled."""

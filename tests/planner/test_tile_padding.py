@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
+from tests.planner.traced import exported
 
 ROWS, TAKEN = 4096, 2048
 LANES = 128
@@ -129,6 +132,24 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
     found = tiles.local_bytes(made, [whole, cut])
     assert found is not None
     assert found.tolist() == [64 * 512 * 8 * 4, 64 * 128 * 8 * 4]  # 64 of 512 fill half the lanes
+
+
+def test_and_of_what_is_computed_of_it_element_by_element() -> None:
+    """A softmax over 197 tokens goes through as many lanes as one over 256."""
+
+    def weights(query: jax.Array, key: jax.Array) -> jax.Array:
+        made: jax.Array = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", query, key))
+        return made
+
+    rows = jax.ShapeDtypeStruct((64, 197, 16), jnp.float32)
+    graph, _ = exported(weights, rows, rows, mesh="x=8")
+    tiles = TilePadding.of(graph, parts_of("x=8"), TILING, [True] * len(graph.values))
+    made = [op.results[0] for op in graph.ops if op.name in ("dot_general", "exponential")]
+    assert len(made) == 2
+    for value in made:
+        found = tiles.local_bytes(value, [((), (), ())])
+        assert found is not None
+        assert found.tolist() == [64 * 200 * 256 * 4]
 
 
 @given(shape=st.lists(SIDES, min_size=2, max_size=4))
