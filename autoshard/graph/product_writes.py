@@ -148,14 +148,14 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
     """The value in which the element-wise readers of a value meet, if a product computes them all.
 
     All that it is computed from besides is there before the product runs. A transpose that alone
-    reads the value is on the way to what is computed of it, unless that is turned again: products
-    write in any order.
+    reads the value is on the way to what is computed of it, unless that is turned again or ends in
+    new states (`updating_products`): products write in any order.
     """
     readers = [graph.ops[index] for index in graph.consumers[value]]
     if len(readers) == 1 and readers[0].name == "transpose" and readers[0].region == product.region:
         (turned,) = readers[0].results
         after = _goes_on(graph, turned, product, there)
-        if after is None or renames(graph.maker(after)):
+        if after is None or renames(graph.maker(after)) or _computed_after(graph, value):
             return None
         ends = trace_forward(graph, turned, is_elementwise)
         return None if any(end.name == "transpose" for end in ends) else turned
