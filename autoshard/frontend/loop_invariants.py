@@ -108,7 +108,7 @@ def _invariant(build: GraphBuilder, loop: Loop, controls: Sequence[Control]) -> 
 
 
 def _works(build: GraphBuilder, region: int, controls: Sequence[Control]) -> Iterator[_Work]:
-    """What stands in a loop body, in program order."""
+    """The works of a loop body, in program order."""
     spans: dict[int, tuple[int, Control | None]] = {}
     for inside in controls:
         if build.regions[inside.regions[0]].parent == region:

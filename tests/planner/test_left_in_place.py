@@ -1,4 +1,4 @@
-"""What no constraint can stand before, inside one equation, is read where it is."""
+"""Operands inside one equation, where no constraint can stand before, are read where they are."""
 
 from __future__ import annotations
 
