@@ -32,7 +32,7 @@ from autoshard.plan import Plan
 from autoshard.plan_cache.folder import cache_folder
 from autoshard.planned_call import PlannedCall
 from autoshard.planning.progress_line import shown
-from autoshard.planning.stages import StageProgress, Stages
+from autoshard.planning.stages import TRACE, StageProgress, Stages
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import (
     PlanData,
@@ -286,7 +286,7 @@ def _optimized(
         if known is not None and rewriting == AS_WRITTEN:
             return known
         _, context, concrete = setting.choice.readings[ours]
-        with stages.time("trace and lower"):
+        with stages.time(TRACE):
             return trace(
                 fn,
                 args,

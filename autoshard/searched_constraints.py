@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from autoshard.apply.found_constraints import with_constraints
+from autoshard.apply.found_constraints import with_constraints, with_every_constraint
 from autoshard.build_plan import Solved
 from autoshard.frontend.trace import Traced
+from autoshard.graph.program import Graph, OpKind
+from autoshard.planning.stages import TRACE
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 
-_LEAST_FOR_CONSTRAINTS = 0.05
-"""Of the time limit. A choice: without it a late plan has every constraint of its search."""
+_LEAST_SHARE, _LEAST_SECONDS = 0.05, 0.5
+"""Of the time limit, and of seconds, that the search may take however late it is. A choice."""
 
 
 def searched_constraints(
@@ -22,6 +24,9 @@ def searched_constraints(
 ) -> PlanData:
     """The plan with its constraints.
 
+    Where too little time is left to propagate shardings once, which takes about as long as it took
+    to trace the program, every value has one.
+
     Args:
         data: A plan without them.
         traced: Its program.
@@ -31,16 +36,30 @@ def searched_constraints(
     if solved is None:
         return with_constraints(data, traced, price)
     setting = solved.setting
+    stages = setting.stages
+    least = max(_LEAST_SHARE * stages.limit_seconds, _LEAST_SECONDS)
 
     def search() -> PlanData:
-        with setting.stages.time("constraints"):
+        with stages.time("constraints"):
+            seconds = max(stages.seconds_left / 2, least)
+            if seconds < stages.seconds.get(TRACE, 0.0):
+                return with_every_constraint(data, traced, _free(solved.solution.graph))
             return with_constraints(
                 data,
                 traced,
                 price,
                 effort=setting.options.constraint_effort,
-                is_over=setting.stages.half_of_the_rest(_LEAST_FOR_CONSTRAINTS),
-                tell=setting.stages.tell,
+                is_over=stages.is_over_in(seconds),
+                tell=stages.tell,
             )
 
-    return setting.stages.settled(search)
+    return stages.settled(search)
+
+
+def _free(graph: Graph) -> set[str]:
+    """Paths of constants, and of what is made of them alone."""
+    return {
+        path
+        for path, value in graph.value_by_path.items()
+        if graph.maker(value).kind is OpKind.FREE
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 
 from autoshard.apply.boundary_shardings import planned_in_module
@@ -66,6 +66,29 @@ def with_constraints(
         ),
         notes=(*data.notes, *(() if found.is_minimal else (_not_minimal(found, is_over()),))),
         stage_seconds={**data.stage_seconds, _STAGE: seconds},
+    )
+
+
+def with_every_constraint(data: PlanData, traced: Traced, free: Collection[str]) -> PlanData:
+    """The same plan with a constraint on every value: nothing is propagated. A note says so.
+
+    Args:
+        data: The plan.
+        traced: Its program.
+        free: Paths of constants and of what is made of them alone: each reader has its own copy.
+    """
+    planned = {path: one for path, one in data.values.items() if path not in free}
+    every = {**data.required, **planned}
+    note = (
+        f"each of {len(every)} values has a constraint: time was over before a smaller set was"
+        " searched; raise time_limit_seconds"
+    )
+    return replace(
+        data,
+        constraints=every,
+        misses=(),
+        places=constraint_places(traced, every),
+        notes=(*data.notes, note),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.planning.pricing import PricedLayouts, nearest_choices, price_layouts
 from autoshard.planning.searches import LONG, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
-from autoshard.planning.stages import Stages
+from autoshard.planning.stages import TRACE, Stages
 from autoshard.planning.tensor_parallel import examples_class, shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
@@ -46,6 +46,8 @@ _FLOOR_MARGIN = 1.25
 """Times our cost: a hand plan that costs more by the problem is not lowered to see whether it is
 faster. Of 173 hand plans of 13 programs on four machines, none was faster as lowered by more than
 1.16 times what the problem says, over our plan (2026-11-27)."""
+_AT_ONCE = ("data parallel", "replicated")
+"""Plans that dimension classes carry from arguments to all values about as propagation does."""
 _LEAST_SECONDS = 5.0
 """For all hand plans of a program, however short the limit: without them there may be no plan."""
 
@@ -203,7 +205,7 @@ def price_hand_plans(
     refused: list[str] = []
     late: list[str] = []
     for name, arguments in _plans_for(encoder, encoded, annotated).items():
-        if clock.is_over:
+        if clock.is_short:
             late.append(name)
             continue
         own = _with_fixed(encoder, fixed, arguments, solution.decoded.layouts)
@@ -254,11 +256,15 @@ def best_by_hand(
     free, fixed = (None,) * len(encoder.graph.values), _fixed_ops(encoder, encoded)
     best: tuple[int, str, tuple[int, ...]] | None = None
     plans = _plans_for(encoder, encoded)
-    for name, arguments in sorted(plans.items(), key=lambda plan: plan[0] == "replicated"):
-        if clock.is_over and best is not None:
+    for name, at_once in _tried(plans, clock):
+        if clock.is_short and best is not None and not at_once:
             break
-        own = _with_fixed(encoder, fixed, arguments, free)
-        layouts = _spread(encoder, encoded, own, propagate)
+        own = _with_fixed(encoder, fixed, plans[name], free)
+        layouts = (
+            _spread_by_class(encoder, encoded.parts, own)
+            if at_once
+            else _spread(encoder, encoded, own, propagate)
+        )
         choices = nearest_choices(encoded, layouts, clock.options(), relative_gap=_GAP).choices
         if choices is None:
             continue
@@ -266,6 +272,12 @@ def best_by_hand(
         if found.is_allowed and (best is None or found.cost < best[0]):
             best = (found.cost, name, choices)
     return None if best is None else best[1:]
+
+
+def _tried(plans: Collection[str], clock: _Clock) -> list[tuple[str, bool]]:
+    """Hand plans in order, each with whether nothing is propagated: no time is left for that."""
+    at_once = [(name, True) for name in _AT_ONCE if clock.is_short]
+    return at_once + [(name, False) for name in sorted(plans, key=lambda one: one == "replicated")]
 
 
 def with_floor(
@@ -388,13 +400,24 @@ class _Clock:
     """
 
     def __init__(self, options: SolveOptions, stages: Stages) -> None:
-        self._options, self._is_late = options, stages.half_of_the_rest()
-        seconds = LONG * min(options.time_limit_seconds, stages.seconds_left)
+        self._options, self._stages = options, stages
+        left = stages.seconds_left
+        self._kept = left / 2 if math.isfinite(left) else 0.0
+        seconds = LONG * min(options.time_limit_seconds, left)
         self._ends = time.process_time() + max(seconds, _LEAST_SECONDS)
 
     @property
     def is_over(self) -> bool:
-        return self._is_late() or time.process_time() >= self._ends
+        return self._seconds_left <= 0 or time.process_time() >= self._ends
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is over before shardings are propagated: that takes about as tracing did."""
+        return self.is_over or self._seconds_left < self._stages.seconds.get(TRACE, 0.0)
+
+    @property
+    def _seconds_left(self) -> float:
+        return 0.0 if self._stages.is_over else self._stages.seconds_left - self._kept
 
     def options(self) -> SolveOptions:
         """For the next solve."""
@@ -464,6 +487,31 @@ def _spread(
         except ShardingError:  # a part of an axis that this plan keeps in one piece
             continue
     return layouts
+
+
+def _spread_by_class(
+    encoder: Encoder, parts: MeshParts, arguments: Sequence[Layout | None]
+) -> list[Layout | None]:
+    """Layouts of all values: dimensions of one class are cut as in the first argument cut there."""
+    graph = encoder.graph
+    classes = dimension_classes(graph)
+    cut: dict[int, Parts] = {}
+    for op, layout in zip(graph.arguments, arguments, strict=True):
+        for dim, own in enumerate(layout or ()):
+            if own:
+                cut.setdefault(classes[op.results[0]][dim], own)
+    given = {op.results[0]: one for op, one in zip(graph.arguments, arguments, strict=True)}
+    for argument, result in encoder.wishes.alike:
+        given.setdefault(graph.results[result].operands[0], arguments[argument])
+
+    def spread(value: int) -> Layout | None:
+        if value in given:
+            return given[value]
+        shape, dims = graph.values[value].shape, classes[value]
+        dim = next((dim for dim, own in enumerate(dims) if own in cut), None)
+        return ((),) * len(shape) if dim is None else _cut(parts, shape, cut[dims[dim]], dim)
+
+    return list(map(spread, range(len(graph.values))))
 
 
 def _cut(parts: MeshParts, shape: tuple[int, ...], axes: Parts, dim: int) -> Layout:

@@ -16,6 +16,7 @@ from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.planning.interrupts import Overdue, told_first
 from solvers import Progress
 
+TRACE = "trace and lower"
 COSTS = "candidates and costs"
 SEARCH = "solve"
 _LONG = frozenset({SEARCH, "mesh search"})
@@ -99,14 +100,9 @@ class Stages:
         """True once planning leaves out all that a plan can do without."""
         return self.is_interrupted or self.seconds_left <= 0
 
-    def half_of_the_rest(self, least: float = 0.0) -> Callable[[], bool]:
-        """A test for the end of half of the time that is left now, the most that a stage takes.
-
-        Args:
-            least: Share of the limit that it may take even where less is left.
-        """
+    def is_over_in(self, seconds: float) -> Callable[[], bool]:
+        """A test for the end of so many seconds from now on, or for an interrupt."""
         begun = time.perf_counter()
-        seconds = max(self.seconds_left / 2, least and least * self.limit_seconds)
         return lambda: self.is_interrupted or time.perf_counter() - begun > seconds
 
     def settled(self, step: Callable[[], T]) -> T:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import autoshard
+from autoshard import searched_constraints
+from autoshard.hlo.compiled import compare_collectives, read_compiled
 from autoshard.planning import planner, searches
 from solvers import Problem, Result, Status, solve
 
@@ -126,7 +128,7 @@ def test_an_interrupt_after_the_search_leaves_its_plan(
 def test_once_time_is_over_plans_by_hand_are_not_compared_with_and_one_is_the_answer() -> None:
     plan = planned(time_limit_seconds=1e-6)
     assert plan.data.solver.status == "feasible"
-    assert plan.data.solver.advice.startswith("The plan written by hand called data parallel")
+    assert plan.data.solver.advice.startswith("The plan written by hand called replicated")
     assert plan.data.baselines == ()
 
 
@@ -137,3 +139,21 @@ def test_a_limit_of_no_time_still_has_an_answer() -> None:
     for row in plan.data.baselines:
         if row.fits:
             assert full <= (row.overlapped_seconds or row.seconds) * (1 + 1e-9)
+
+
+def test_where_no_time_is_left_to_propagate_every_value_has_its_constraint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searched_constraints, "_LEAST_SECONDS", 0.0)
+    plan = planned(time_limit_seconds=0.0)
+    asked = plan.constraints
+    assert len(asked) > len(planned_in_full().constraints)
+    assert plan.data.notes[-1].startswith(f"each of {len(asked)} values has a constraint")
+    params, value = plan.jit()(jax.tree.map(jnp.asarray, PARAMS), BATCH)
+    expected, reference = jax.jit(train_step)(PARAMS, BATCH)
+    np.testing.assert_allclose(value, reference, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, expected)
+    compiled = plan.jit(donate_argnums=()).lower(PARAMS, BATCH).compile()
+    collectives = read_compiled(compiled, plan.data.mesh).collectives
+    compared = compare_collectives(plan.data.collectives, collectives)
+    assert compared.predicted_bytes == compared.compiled_bytes

@@ -27,10 +27,11 @@ from autoshard.planning.hand_plans import (
 )
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
-from autoshard.planning.stages import Stages
+from autoshard.planning.stages import TRACE, Stages
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding, parse_sharding
 from autoshard.wishes.wishes import AlikeWish, Wishes
+from solvers import evaluate
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 
 CARRIED = [(0, 0)]
@@ -291,6 +292,23 @@ def test_the_cheapest_hand_plan_that_fits_is_the_floor() -> None:
     found = best_by_hand(tight.encoder, tight.encoded, silent, OPTIONS)
     assert found is not None
     assert prices.solutions[found[0]].alive_bytes <= leanest.alive_bytes
+
+
+def test_without_time_to_propagate_data_parallel_follows_dimensions() -> None:
+    program = Program()
+    w, x = program.argument(256, 256, name="w"), program.argument(4096, 256, name="x")
+    made = program.elementwise(w, w), program.matmul(program.matmul(x, w), w)
+    solution = solved(program.graph(*made, donated=(0,)))
+
+    def never(*_: object) -> dict[str, Sharding]:
+        raise AssertionError("propagated")
+
+    stages = Stages(limit_seconds=1.0, seconds={TRACE: 0.6})
+    found = best_by_hand(solution.encoder, solution.encoded, never, OPTIONS, stages)
+    assert found is not None
+    assert found[0] == "data parallel"
+    cost = evaluate(solution.encoded.problem, found[1]).cost
+    assert cost == priced(solution).priced["data parallel"].result.cost
 
 
 def test_a_plan_slower_than_a_hand_plan_that_fits_gives_way_to_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -171,26 +172,20 @@ def test_a_search_is_interrupted_at_once_and_a_second_interrupt_ends_a_step() ->
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_stage_takes_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_over_after_its_seconds_or_by_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
     monkeypatch.setattr(stages_module, "time", SimpleNamespace(perf_counter=lambda: now))
     stages = Stages(limit_seconds=8.0)
-    with stages.time("baselines"):
-        now = 2.0
-        is_late = stages.half_of_the_rest()
-        now = 5.0
-        assert not is_late()
-        now = 5.5
-        assert is_late()
-        now = 9.0
-        at_once, with_a_floor = stages.half_of_the_rest(), stages.half_of_the_rest(0.05)
-        now = 9.3
-        assert at_once()
-        assert not with_a_floor()
-        now = 9.5
-        assert with_a_floor()
-    assert not Stages().half_of_the_rest(0.05)()
-    assert not Stages().half_of_the_rest()()
+    is_over = stages.is_over_in(0.4)
+    now = 0.3
+    assert not is_over()
+    now = 0.5
+    assert is_over()
+    assert not Stages().is_over_in(math.inf)()
+    stages.is_interrupted = True
+    assert stages.is_over_in(math.inf)()
 
 
 def test_cycles_are_looked_for_seldom_in_a_long_stage_and_never_in_another() -> None:
