@@ -8,7 +8,6 @@ from autoshard.apply.found_constraints import with_constraints, with_every_const
 from autoshard.build_plan import Solved
 from autoshard.frontend.trace import Traced
 from autoshard.graph.program import Graph, OpKind
-from autoshard.planning.stages import TRACE
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 
@@ -24,8 +23,7 @@ def searched_constraints(
 ) -> PlanData:
     """The plan with its constraints.
 
-    Where too little time is left to propagate shardings once, which takes about as long as it took
-    to trace the program, every value has one.
+    Where too little time is left to propagate shardings once, every value has one.
 
     Args:
         data: A plan without them.
@@ -42,7 +40,7 @@ def searched_constraints(
     def search() -> PlanData:
         with stages.time("constraints"):
             seconds = max(stages.seconds_left / 2, least)
-            if seconds < stages.seconds.get(TRACE, 0.0):
+            if seconds < stages.propagation_seconds:
                 return with_every_constraint(data, traced, _free(solved.solution.graph))
             return with_constraints(
                 data,

@@ -24,7 +24,7 @@ from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.planning.pricing import PricedLayouts, nearest_choices, price_layouts
 from autoshard.planning.searches import LONG, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
-from autoshard.planning.stages import TRACE, Stages
+from autoshard.planning.stages import Stages
 from autoshard.planning.tensor_parallel import examples_class, shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
@@ -309,7 +309,8 @@ def with_floor(
 class HandBaselines(Sequence[Baseline]):
     """Rows of the report for the hand plans that were priced, which are lowered on first use.
 
-    An interrupt while they are lowered ends that, and rows that are not there yet are left out.
+    An interrupt while they are lowered ends that, and so does the end of the time for planning:
+    rows that are not there yet are left out.
     Once the rows are there, the planning problem is let go.
 
     Args:
@@ -328,10 +329,13 @@ class HandBaselines(Sequence[Baseline]):
         try:
             with self._stages.time("baselines"):
                 for name, one in self._priced.items():
+                    if self._stages.is_over:
+                        break
                     rows.append(self._row(name, one.solution))
         except KeyboardInterrupt:
-            left_out = ", ".join(list(self._priced)[len(rows) :])
-            _LOGGER.warning("interrupted: rows of plans by hand left out: %s", left_out)
+            pass
+        if left_out := ", ".join(list(self._priced)[len(rows) :]):
+            _LOGGER.warning("planning is over: rows of plans by hand left out: %s", left_out)
         self._num_rows = len(rows)
         self._priced.clear()
         return tuple(rows)
@@ -412,8 +416,8 @@ class _Clock:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is over before shardings are propagated: that takes about as tracing did."""
-        return self.is_over or self._seconds_left < self._stages.seconds.get(TRACE, 0.0)
+        """Whether it is over before shardings are propagated."""
+        return self.is_over or self._seconds_left < self._stages.propagation_seconds
 
     @property
     def _seconds_left(self) -> float:

@@ -58,10 +58,10 @@ def autoshard_args():
 
 CALL = """import sys, time
 sys.path.insert(0, "")
-import autoshard
+from autoshard import optimize
 import model
 began = time.monotonic()
-plan = autoshard.optimize(
+plan = optimize(
     model.step, *model.autoshard_args(), mesh="data=2,model=4", hardware="cpu-host",
     time_limit_seconds={limit}
 )
