@@ -22,7 +22,6 @@ class LayoutPolicy:
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
         mxu_window_cycles: Cycles in which a matmul's first windows are read and its last ones
             written, over the square root of those of its arithmetic.
-        operand_cycles: Cycles for 1,024 elements of an operand that a matmul computes itself.
         ragged_cycles: Cycles of a ragged matmul that runs as a convolution over the groups, for
             each pair of them: by element of its result, and in all where it contracts the rows.
         ragged_tile_rows: Rows of a tile of a ragged matmul that a kernel computes tile by tile,
@@ -60,7 +59,6 @@ class LayoutPolicy:
     mxu_min_rows: int
     mxu_fill_cycles: int
     mxu_window_cycles: float
-    operand_cycles: float
     ragged_cycles: tuple[float, ...]
     ragged_tile_rows: int
     turn_cycles: float

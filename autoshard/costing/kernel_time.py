@@ -81,8 +81,8 @@ class KernelTime:
             self._with_matmul(op),
             self._made(op),
             op.index in self.in_rows,
-            self.matmuls.computed_operands(op),
             updates_copy(self.graph, buffers.owner, op),
+            tuple(map(self.facts.read_share, (*op.operands, *op.results))),
             tuple(
                 (buffers.is_stored[v], v in buffers.unless_summed, buffers.owner[v] == v)
                 for v in op.results
@@ -96,7 +96,7 @@ class KernelTime:
     def _vmem_key(self, op: Op) -> tuple[object, ...]:
         """What the price of an op depends on by what of its reads and results is in VMEM."""
         vmem = self.vmem
-        stays = [vmem.short_lived[value] for value in op.results]
+        stays = [vmem.stays[value] for value in op.results]
         passes = self.costing.passes
         if op.op_class in PRODUCTS:
             waits = vmem.loop_bytes(self.graph, op)
@@ -326,7 +326,7 @@ class KernelTime:
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE:
             num_bytes += self._passed_bytes(op, candidates)
-        return num_bytes + self.matmuls.computed_bytes(op, arrays)
+        return num_bytes
 
     def _saved_in_vmem(self, op: Op) -> float:
         """Share of the time of a read that is saved where the bytes are in VMEM."""
@@ -338,16 +338,9 @@ class KernelTime:
         return max(1.0 - self.costing.elementwise_speed / passes.read_bytes, 0.0)
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
-        """Bytes that an op reads through each operand; a matmul as narrow as it multiplies."""
-        reads = tuple(float(read.num_bytes) for read in self.buffers.reads[op.index])
-        if op.op_class not in PRODUCTS or op.is_exact:
-            return reads
-        layout = self.backend.layout
-        values = [self.graph.values[value] for value in op.operands]
-        return tuple(
-            read * layout.operand_bits(value.dtype, value.bits) / value.bits
-            for read, value in zip(reads, values, strict=True)
-        )
+        """Bytes that an op reads through each operand, in elements as they are written."""
+        reads = zip(self.buffers.reads[op.index], op.operands, strict=True)
+        return tuple(read.num_bytes * self.facts.read_share(value) for read, value in reads)
 
     def _passed_bytes(self, op: Op, candidates: Candidates) -> FloatArray | float:
         """float64[num_candidates]: as how many bytes elements count that a reduction takes up.
@@ -374,9 +367,8 @@ class KernelTime:
         """
         vmem, passes, is_product = self.vmem, self.costing.passes, op.op_class in PRODUCTS
         work = work or _work_class(op)
-        in_memory = (
-            np.where(local > vmem.capacity, local, 0.0) if vmem.short_lived[value] else local
-        )
+        local = local * self.facts.read_share(value)
+        in_memory = np.where(local > vmem.capacity, local, 0.0) if vmem.stays[value] else local
         if is_product and not vmem.holds_copies:
             in_memory = local
         if work is OpClass.MATMUL and not is_product and self._stays_in_loop(value):
@@ -385,7 +377,7 @@ class KernelTime:
             return in_memory if is_product else local
         if op.index in self.buffers.updates and work is OpClass.ELEMENTWISE:
             in_memory = local if self.facts.always_spills else np.zeros_like(local)
-        bits = self.graph.values[value].bits
+        bits = self.facts.written_bits.get(value, self.graph.values[value].bits)
         return self.costing.stored_bytes(local, bits, in_memory, work)
 
     def _is_written(self, op: Op, value: int) -> bool:

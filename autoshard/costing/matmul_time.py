@@ -15,13 +15,11 @@ from autoshard.costing.local_products import (
     product_factors,
 )
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.graph.dataflow import source_of
-from autoshard.graph.op_traits import is_elementwise, renames
-from autoshard.graph.program import Op, OpClass
+from autoshard.graph.program import Op
 
 
 class MatmulTime:
-    """Starts, windows, operands that are computed, and matmuls that are none."""
+    """Starts, windows, and matmuls that are none."""
 
     def __init__(self, facts: ProgramFacts) -> None:
         self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
@@ -52,30 +50,6 @@ class MatmulTime:
             return cycles[1] * pairs / clock
         elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
         return cycles[0] * pairs * elements / clock
-
-    def computed_operands(self, op: Op) -> tuple[int, ...]:
-        """Operands of a matmul that it computes element by element before it multiplies them."""
-        if op.op_class is not OpClass.MATMUL or not self.layout.operand_cycles:
-            return ()
-        graph, stored = self.graph, self.buffers.is_stored
-
-        def is_computed(value: int) -> bool:
-            source = source_of(graph, value, lambda maker, one: renames(maker) and not stored[one])
-            return not stored[source] and is_elementwise(graph.maker(source))
-
-        return tuple(place for place, value in enumerate(op.operands) if is_computed(value))
-
-    def computed_bytes(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
-        """float64[num_candidates]: as how many bytes operands count that a matmul computes."""
-        clock, computed = self.compute.clock_hertz, self.computed_operands(op)
-        if not computed or not clock:
-            return 0.0
-        elements = sum(
-            prod(self.graph.values[op.operands[place]].shape) / arrays.operand_shards[place]
-            for place in computed
-        )
-        seconds = self.layout.operand_cycles / 1024 / clock
-        return elements * seconds * self.costing.memory_speed(op.op_class)
 
     def singly_bytes(self, op: Op, candidates: Candidates) -> FloatArray | None:
         """float64[num_candidates]: as how many bytes products count that are summed singly.

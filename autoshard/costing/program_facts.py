@@ -11,13 +11,14 @@ import numpy as np
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.all_reduce_combiner import CombinedSums, combined_sums
 from autoshard.costing.candidate_arrays import written_layouts
-from autoshard.costing.convert_motion import copies_for_loops
+from autoshard.costing.convert_motion import ReadBits, copies_for_loops
 from autoshard.costing.costing import Costing, FloatArray
 from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.costing.tile_padding import TilePadding
 from autoshard.costing.vmem import Vmem
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.donated_results import DonatedResults, donated_results
+from autoshard.graph.op_traits import renames
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.row_lookups import RowUpdate, looked_up_tables, row_updates
@@ -36,6 +37,32 @@ class ProgramFacts:
     buffers: Buffers
     costing: Costing
     alike: Sequence[tuple[int, int]] = ()
+
+    @cached_property
+    def read_bits(self) -> ReadBits:
+        """The width of elements that are sent to each reader."""
+        return ReadBits.of(self.graph, self.costing.backend)
+
+    @cached_property
+    def written_bits(self) -> Mapping[int, int]:
+        """By value, bits of an element as written, of what is read in narrower ones alone."""
+        return self.read_bits.written(self.buffers.product_by_written)
+
+    def read_share(self, value: int) -> float:
+        """Bits of an element of what is read for a value, as it lies there, over those it has.
+
+        A view reads what it is a view of, and a loop the copy that is made for it.
+        """
+        graph, stored = self.graph, self.buffers.is_stored
+        while True:
+            maker, own = graph.maker(value), graph.values[value].bits
+            is_join = maker.kind is OpKind.JOIN and len(maker.operands) == 1
+            if is_join and self.read_bits.to(maker, 0) < own:
+                return self.read_bits.to(maker, 0) / own
+            if not is_join and (stored[value] or not renames(maker)):
+                break
+            value = maker.operands[0]
+        return self.written_bits.get(value, own) / own if stored[value] and own else 1.0
 
     @cached_property
     def donated_results(self) -> DonatedResults:
@@ -72,8 +99,15 @@ class ProgramFacts:
     def vmem(self) -> Vmem:
         """Temporaries in VMEM."""
         memory = self.costing.backend.memory
-        any_maker = memory.matmul_results_in_vmem
-        return Vmem.of(self.graph, self.buffers, memory.vmem_bytes, any_maker=any_maker)
+        any_maker, num_devices = memory.matmul_results_in_vmem, self.costing.parts.mesh.num_devices
+        return Vmem.of(
+            self.graph,
+            self.buffers,
+            memory.vmem_bytes,
+            num_devices,
+            self.written_bits,
+            any_maker=any_maker,
+        )
 
     @cached_property
     def converted_for_loops(self) -> Mapping[int, int]:

@@ -20,7 +20,6 @@ from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
-from autoshard.costing.convert_motion import ReadBits
 from autoshard.costing.cost_term import OpTermKind
 from autoshard.costing.costing import Costing
 from autoshard.costing.op_terms import OP_TERMS
@@ -102,7 +101,6 @@ class Encoder:
     op_terms: tuple[OpTermKind, ...] = OP_TERMS
     has_residuals_to_choose: bool = False
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
-    _read_bits: ReadBits = field(init=False)
     tables: Tables = field(init=False)
     facts: ProgramFacts = field(init=False)
     room: DeviceRoom = field(init=False)
@@ -114,9 +112,8 @@ class Encoder:
 
     def __post_init__(self) -> None:
         graph, buffers, costing = self.graph, self.buffers, self.costing
-        self._read_bits = ReadBits.of(graph, costing.backend)
-        self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
         self.facts = ProgramFacts(graph, buffers, costing, self.wishes.alike)
+        self.tables = Tables(graph, self.facts.read_bits, Resharder(costing.parts, costing))
         self.room = DeviceRoom.of(self.facts, self.memory_limit, is_scarce=self.is_scarce)
         self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
         self.read_costs = ReadCosts(self.facts, self.tables, self._candidates)
@@ -187,7 +184,7 @@ class Encoder:
             tuple(candidates[op.index] for op in nodes),
             self.tables.by_type,
             node_by_op,
-            self._read_bits,
+            self.facts.read_bits,
             reads,
             all_reduces,
             hidden,
@@ -218,7 +215,7 @@ class Encoder:
             self.graph,
             self.buffers,
             self._candidates,
-            self._read_bits,
+            self.facts.read_bits,
             updating_reads(self.graph, self.wishes.alike) | self._scattered_into(),
             reversed_kernels(self.graph, self.costing.backend),
         )
@@ -266,7 +263,7 @@ class Encoder:
             self.wishes.alike,
             self._candidates,
             node_by_op,
-            self._read_bits.written(self.buffers.product_by_written),
+            self.facts.written_bits,
         )
 
     def _hidden(self, own_costs: Mapping[int, IntArray]) -> Hidden:
@@ -279,4 +276,4 @@ class Encoder:
             if self.graph.ops[index].kind is OpKind.COMPUTE
         }
         reductions = self.node_costs.reductions
-        return hidden_behind_computing(reductions, self._candidates, least, self._read_bits)
+        return hidden_behind_computing(reductions, self._candidates, least, self.facts.read_bits)

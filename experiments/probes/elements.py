@@ -23,6 +23,7 @@ from experiments.probes.bench import Array, Bench, cycles
 
 _LARGE, _SMALL = (16_384, 4_096), (2_048, 2_048)  # in HBM; in VMEM between two kernels
 _TABLE_ROWS, _HELD_ROWS = 2_000_000, 25_000  # in HBM; in VMEM
+_TALL = (262_144, 256)  # in HBM; a matmul's arithmetic takes less than memory
 _WIDTH = 64  # half of the lanes
 _KI = 1024
 
@@ -65,6 +66,17 @@ def row_copy_share(bench: Bench, rows: int) -> float:
     moved = 4 * rows * (_WIDTH + backend_for(machine).layout.num_lanes)
     seconds = spent / (machine.compute.clock_hertz or 1)
     return min(1.0, moved / seconds / machine.memory.bytes_per_second)
+
+
+def product_share(bench: Bench) -> float:
+    """Share of the memory bandwidth of a matmul that memory bounds, all its tensors in HBM."""
+    tall, square = Array(_TALL), Array((_TALL[1], _TALL[1]))
+    compiled = bench.compile(lambda _, v, w: v @ w, tall, square, mesh=f"d={bench.num_devices}")
+    (spent,) = filter(None, map(cycles, compiled.entry))
+    machine = get_hardware(bench.target.hardware)
+    compute = machine.compute
+    seconds = spent / (compute.clock_hertz or 1) - compute.kernel_launch_seconds
+    return 2 * 4 * _TALL[0] * _TALL[1] / seconds / machine.memory.bytes_per_second
 
 
 def _taken(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
@@ -112,7 +124,8 @@ def main() -> None:
         told += f", read_bytes {4 * _KI * clock / found['read from VMEM']:.3g}/s"
         shares = [f"{row_copy_share(bench, rows):.2f}" for rows in (_TABLE_ROWS, _HELD_ROWS)]
         told += f"; copies of rows {shares[0]} of the bandwidth, held {shares[1]}"
-        print(f"  elementwise {share:.3f} of the bandwidth; {told}")
+        products = product_share(bench)
+        print(f"  elementwise {share:.3f} of the bandwidth, products {products:.3f}; {told}")
 
 
 if __name__ == "__main__":

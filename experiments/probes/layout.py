@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from autoshard.hlo.text import Instruction
-from cost_models import get_hardware, memory_efficiency
+from cost_models import get_hardware
 from experiments.probes.bench import Array, Bench, Compiled, Pin, cycles
 from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
 
@@ -161,25 +161,6 @@ def _chained_matmul_cycles(bench: Bench, rows: int) -> int:
     if len(taken) != 6 or middle is None:
         raise InconclusiveError(f"cycles of six matmuls: {taken}")
     return middle
-
-
-def operand_cycles(bench: Bench) -> float:
-    """float32[64, 512, 512] converted in a matmul with bfloat16[64, 512, 64], beside traffic."""
-
-    def program(_: Pin, value: Any, other: Any) -> Any:
-        return jnp.einsum("bij,bjk->bik", value.astype(jnp.bfloat16), other)
-
-    operands = Array((64, 512, 512), "float32"), Array((64, 512, 64), "bfloat16")
-    compiled = bench.compile(program, *operands, mesh=f"d={bench.num_devices}")
-    taken = [spent for made in compiled.entry if (spent := cycles(made))]
-    if len(taken) != 1:
-        raise InconclusiveError(f"it is {len(taken)} kernels")
-    machine = get_hardware(bench.target.hardware)
-    assert machine.compute.clock_hertz is not None
-    elements = 64 * 512 * 512
-    speed = machine.memory.bytes_per_second * memory_efficiency(machine, "matmul")
-    traffic = 4 * elements / speed * machine.compute.clock_hertz
-    return round(max(taken[0] - kernel_cycles(bench) - traffic, 0.0) * 1024 / elements, 2)
 
 
 def _matmul_bend(taken: dict[int, int]) -> tuple[int, float, float]:
@@ -425,7 +406,6 @@ PROBES = (
     _layout(mxu_min_rows, "rows"),
     _layout(mxu_fill_cycles, "cycles"),
     _layout(mxu_window_cycles, "cycles over the root of cycles"),
-    _layout(operand_cycles, "cycles"),
     _layout(turn_cycles, "cycles"),
     _layout(row_slice_cycles, "cycles: (words, narrower elements)"),
     _layout(ragged_tile_rows, "rows"),

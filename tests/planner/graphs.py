@@ -201,6 +201,14 @@ def matmul_rule(m: int, k: int, n: int) -> Rule:
     return Rule((m, n, k), (((0,), (2,)), ((2,), (1,))), (((0,), (1,)),), frozenset({2}))
 
 
+def narrowed(graph: Graph, *values: int) -> Graph:
+    """A program with some values in `bfloat16`."""
+    of = list(graph.values)
+    for index in values:
+        of[index] = replace(of[index], dtype="bf16", bits=16)
+    return replace(graph, values=tuple(of))
+
+
 def parts_of(mesh: str, **splits: tuple[int, ...]) -> MeshParts:
     return MeshParts.of(parse_mesh_sizes(mesh), splits)
 

@@ -18,7 +18,7 @@ from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from cost_models import Hardware, get_hardware, memory_efficiency
-from tests.planner.graphs import Program, free_wishes, parts_of, plan
+from tests.planner.graphs import Program, free_wishes, narrowed, parts_of, plan
 from tests.planner.traced import exported
 
 V5E = get_hardware("tpu-v5e")
@@ -39,11 +39,12 @@ def updated_state(side: int = SIDE) -> Graph:
 
 
 def updated_with_its_gradient() -> Graph:
-    """A state, less a gradient that a product makes."""
+    """A state, less a gradient that a product makes of tensors in `bfloat16`."""
     program = Program()
     state, left, right = (program.argument(SIDE, SIDE) for _ in range(3))
     gradient = program.matmul(left, right)
-    return program.graph(program.elementwise(state, gradient, name="subtract"))
+    graph = program.graph(program.elementwise(state, gradient, name="subtract"))
+    return narrowed(graph, left, right)
 
 
 def summed() -> Graph:
@@ -91,14 +92,6 @@ def test_an_update_reads_at_the_speed_of_memory_and_writes_to_vmem() -> None:
     _, seconds = prices(updated_state(), OpClass.ELEMENTWISE)
     expected = 2 * 4 / WRITE_SPEED + 1 / PASSES.kept
     assert seconds[0] == pytest.approx(ELEMENTS * expected + LAUNCH)
-
-
-def narrowed(graph: Graph, *values: int) -> Graph:
-    """A program with some values in `bfloat16`."""
-    of = list(graph.values)
-    for index in values:
-        of[index] = replace(of[index], dtype="bf16", bits=16)
-    return replace(graph, values=tuple(of))
 
 
 def test_a_gradient_in_narrow_elements_is_read_faster() -> None:

@@ -10,11 +10,11 @@ from autoshard.costing.vmem import prefetched
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op
 from cost_models import get_hardware
-from tests.planner.graphs import Program, encoder_for, parts_of
+from tests.planner.graphs import Program, encoder_for, narrowed, parts_of
 
 ROWS = 8
 SIDE = 2048  # 16 MiB of float32
-LARGE = 4096  # 64 MiB: more than a v5p brings
+LARGE = 8192  # 128 MiB of bfloat16: more than a v5p brings
 
 
 def product(graph: Graph, place: int = -1) -> Op:
@@ -37,13 +37,13 @@ def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
 
 
 def with_weight(side: int, *, is_made: bool) -> Graph:
-    """A few rows times a weight, which is an argument or a product of two."""
+    """A few rows times a weight in `bfloat16`, which is an argument or a product of two."""
     program = Program()
     weight = program.argument(side, side)
     if is_made:
         weight = program.matmul(weight, program.argument(side, side))
     rows = program.elementwise(program.argument(ROWS, side), program.argument(ROWS, side))
-    return program.graph(program.matmul(rows, weight))
+    return narrowed(program.graph(program.matmul(rows, weight)), weight)
 
 
 def test_arguments_are_brought_and_what_is_computed_is_not() -> None:
@@ -69,7 +69,6 @@ def test_what_is_brought_is_read_at_the_speed_of_memory(hardware: str, is_cheape
     if is_cheaper:
         memory = get_hardware(hardware).memory
         assert memory.streamed is not None
-        # A TPU multiplies in `bfloat16`.
         saved = 2 * SIDE * SIDE / memory.bytes_per_second * (1 / memory.streamed.products - 1)
         assert made - argument == pytest.approx(saved, rel=1e-6)
     else:

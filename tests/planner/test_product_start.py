@@ -7,7 +7,7 @@ import pytest
 from autoshard.backends import get_backend
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.graph.program import Graph, OpClass
-from cost_models import get_hardware
+from cost_models import get_hardware, memory_efficiency
 from tests.planner.graphs import Program, encoder_for, parts_of
 
 SIDE = 256
@@ -28,9 +28,9 @@ def product(rows: int, *, runs: int = 1, columns: int = SIDE) -> Graph:
 
 
 def seconds(graph: Graph, hardware: str) -> float:
-    """Of one run on one device."""
+    """Of the last matmul: of one run on one device."""
     encoder = encoder_for(graph, "x=1", hardware=hardware)
-    (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
+    *_, op = (op for op in graph.ops if op.op_class is OpClass.MATMUL)
     encoded = encoder.encode()
     candidates = encoded.candidates[encoded.node_by_op[op.index]]
     return float(encoder.node_costs.seconds(op, candidates)[0])
@@ -79,19 +79,34 @@ def test_so_do_few_columns() -> None:
     assert flops(SIDE, 8, "tpu-v5e") == pytest.approx(flops(8, SIDE, "tpu-v5e"))
 
 
-def operand(*, is_computed: bool) -> Graph:
+@pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v5p"])
+def test_an_operand_that_a_matmul_computes_is_read_as_wide_as_it_lies_in_memory(name: str) -> None:
     program = Program()
-    value, weight = program.argument(8192, SIDE), program.argument(SIDE, SIDE)
-    read = program.elementwise(value, name="maximum") if is_computed else value
-    return program.graph(program.matmul(read, weight))
+    wide, weight = program.argument(2**20, 256), program.argument(256, 256)
+    computed = program.graph(program.matmul(program.elementwise(wide, name="maximum"), weight))
+    machine = get_hardware(name)
+    speed = machine.memory.bytes_per_second * memory_efficiency(machine, "matmul")
+    read_and_written = 2 * 4 * 2**20 * 256
+    assert seconds(computed, name) == pytest.approx(read_and_written / speed, rel=0.05)
+
+
+def read_again(*, is_returned: bool) -> Graph:
+    """A matmul of float32 that is read by another one, much later, and perhaps returned."""
+    program = Program()
+    tall, weight = program.argument(2**20, 256), program.argument(256, 256)
+    first = made = program.matmul(tall, weight)
+    for _ in range(8):
+        made = program.matmul(weight, made) if made != first else program.matmul(weight, weight)
+    end = program.matmul(first, made)
+    return program.graph(end, *([first] if is_returned else []))
 
 
 @pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v5p"])
-def test_a_matmul_takes_longer_for_an_operand_that_it_computes(name: str) -> None:
-    clock, cycles = get_hardware(name).compute.clock_hertz, get_backend(name).layout.operand_cycles
-    assert clock is not None
-    more = seconds(operand(is_computed=True), name) - seconds(operand(is_computed=False), name)
-    assert more == pytest.approx(cycles * 8192 * SIDE / 1024 / clock, rel=0.05)
+def test_what_only_matmuls_read_is_read_in_half_the_bytes(name: str) -> None:
+    machine = get_hardware(name)
+    speed = machine.memory.bytes_per_second * memory_efficiency(machine, "matmul")
+    whole, half = (seconds(read_again(is_returned=one), name) for one in (True, False))
+    assert whole - half == pytest.approx(2 * 2**20 * 256 / speed, rel=0.05)
 
 
 def test_one_row_is_multiplied_and_summed_on_vector_units() -> None:

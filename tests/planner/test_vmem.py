@@ -306,6 +306,22 @@ def test_a_matmul_finds_in_vmem_what_few_others_ran_after() -> None:
     assert after(1, 64, "tpu-v5p") == ()
 
 
+@pytest.mark.parametrize(("side", "num_held"), [(2048, 1), (4096, 0)])
+def test_what_a_matmul_reads_and_writes_is_in_vmem_where_both_fit(side: int, num_held: int) -> None:
+    program = Program()
+    x, w = program.argument(side, side), program.argument(side, side)
+    made = program.matmul(x, w)
+    for _ in range(2):
+        made = program.matmul(program.elementwise(made, name="tanh"), w)
+    graph = program.graph(program.sum(made))
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
+    vmem = Vmem.of(graph, buffers, V5E_BYTES)
+    _, second, _ = (op for op in graph.ops if op.op_class is OpClass.MATMUL)
+    (read, weights) = vmem.held_sources(graph, buffers, second)
+    assert (len(read), weights) == (num_held, ())
+    assert vmem.stays[second.operands[0]] == bool(num_held)
+
+
 def test_it_takes_no_time_to_read_that_as_far_as_there_is_room() -> None:
     def both(x: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
         made: jax.Array = (jnp.tanh(x @ w) * jnp.tanh(y @ w)) @ w[:, :8]
