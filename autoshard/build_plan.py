@@ -10,6 +10,7 @@ import jax
 
 from autoshard.accumulation.choice import Accumulation
 from autoshard.apply.placed_values import is_held_turned, placed_layout
+from autoshard.apply.propagation.by_layer import PropagationByLayer
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
@@ -47,6 +48,7 @@ class Solved:
         solution: The plan.
         by_hand: Plans written by hand.
         search: How the mesh was found; None where it was given.
+        propagation: Of shardings on the border of the program.
         residuals: What is kept for backward passes; None for the program as it is written.
         offloaded: States in host memory between steps; None where all are on the device.
         accumulation: In how many microbatches it runs; None for the batch as a whole.
@@ -58,6 +60,7 @@ class Solved:
     solution: Solution
     by_hand: HandPrices
     search: MeshSearch | None
+    propagation: PropagationByLayer
     residuals: ResidualChoice | None = None
     offloaded: OffloadedStates | None = None
     accumulation: Accumulation | None = None

@@ -117,13 +117,17 @@ class ProgramSearch:
         if states or (self._may_rewrite and not found.fits):
             found = self._with_states_on_host(found, states)
         assert found.solution is not None
-        solution, by_hand = _beside_plans_by_hand(found.program, found.solution, self.setting)
+        propagation = _propagation(found.program)
+        solution, by_hand = _beside_plans_by_hand(
+            found.program, found.solution, self.setting, propagation
+        )
         return Solved(
             self.setting,
             found.program,
             solution,
             by_hand,
             found.meshes,
+            propagation,
             found.residuals,
             found.offloaded,
             notes=found.notes,
@@ -332,7 +336,7 @@ class ProgramSearch:
             program.wishes,
             ours.budget,
             options,
-            propagate=_propagate(program),
+            propagate=_propagate(program, _propagation(program)),
             start=start,
             streamable=program.streamable,
             stages=ours.stages,
@@ -357,7 +361,7 @@ def _is_better(solution: Solution, found: _Found) -> bool:
 
 
 def _beside_plans_by_hand(
-    program: TracedProgram, solution: Solution, setting: Setting
+    program: TracedProgram, solution: Solution, setting: Setting, propagation: PropagationByLayer
 ) -> tuple[Solution, HandPrices]:
     """The plan, or one written by hand that is faster, and all of those, where they are asked."""
     if not (setting.baselines and solution.is_feasible):
@@ -368,17 +372,22 @@ def _beside_plans_by_hand(
     annotated = (*(None,) * program.graph.num_captured, *own)
 
     def priced() -> HandPrices:
-        return price_hand_plans(solution, _propagate(program), options, annotated, stages)
+        return price_hand_plans(
+            solution, _propagate(program, propagation), options, annotated, stages
+        )
 
     with stages.time("baselines"):
         prices = stages.settled(priced)
         return with_floor(solution, prices, setting.budget, options.relative_gap), prices
 
 
-def _propagate(program: TracedProgram) -> Propagate:
+def _propagation(program: TracedProgram) -> PropagationByLayer:
+    return PropagationByLayer(program.traced, program.mesh, program.graph.value_by_path)
+
+
+def _propagate(program: TracedProgram, propagation: PropagationByLayer) -> Propagate:
     """Shardings of all values from those of arguments, captured arrays first, and results."""
-    first, paths = program.graph.num_captured, program.graph.value_by_path
-    propagation = PropagationByLayer(program.traced, program.mesh, paths)
+    first = program.graph.num_captured
 
     def propagate(
         inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]

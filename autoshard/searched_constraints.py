@@ -49,6 +49,7 @@ def searched_constraints(
                 effort=setting.options.constraint_effort,
                 is_over=stages.is_over_in(seconds),
                 tell=stages.tell,
+                layers=solved.propagation.layers,
             )
 
     return stages.settled(search)

@@ -100,13 +100,16 @@ def flatten_module(module: Any) -> FlatModule:
         _split_broadcasts(function)
         _order_as_xla(function)
     inline_calls(main, functions)
-    tags = _tags(main)
-    _lift_loop_invariants(main, {op.results[0] for _, op in tags})
-    flat = FlatModule(module, main, _strip_tags(tags))
+    tags, loops = [], []
     for op in operations_of(main):
-        if op.name.startswith("chlo."):
+        if path := tagged_path(op):
+            tags.append((path, op))
+        elif op.name == "stablehlo.while":
+            loops.append(op)
+        elif op.name.startswith("chlo."):
             _give_rule(op)
-    return flat
+    _lift_loop_invariants(loops, {op.results[0] for _, op in tags})
+    return FlatModule(module, main, _strip_tags(tags))
 
 
 def functions_of(module: Any) -> dict[str, MlirOp]:
@@ -260,10 +263,11 @@ def _order_as_xla(function: MlirOp) -> None:
         ops = [op.operation for op in block.operations]
         index_of = {result: i for i, op in enumerate(ops) for result in op.results}
         read = [_read_from(op, index_of) for op in ops]
+        is_read = {index for indices in read for index in indices}
         order: list[int] = []
         seen = bytearray(len(ops))
-        for root, op in enumerate(ops):
-            if any(True for result in op.results for _ in result.uses):
+        for root in range(len(ops)):
+            if root in is_read:
                 continue
             stack = [root]
             while stack:
@@ -285,15 +289,9 @@ def _order_as_xla(function: MlirOp) -> None:
 
 def _read_from(op: MlirOp, index_of: dict[MlirValue, int]) -> list[int]:
     """The ops of a block, by index, that an op of the block and its regions read."""
-    found = [index_of[value] for value in op.operands if value in index_of]
-    for inner in operations_of(op):
-        found.extend(index_of[value] for value in inner.operands if value in index_of)
-    return list(dict.fromkeys(found))
-
-
-def _tags(main: MlirOp) -> list[tuple[str, MlirOp]]:
-    """The constraints that only name a value: path and op, in program order."""
-    return [(path, op) for op in operations_of(main) if (path := tagged_path(op))]
+    inner = operations_of(op) if len(op.regions) else ()
+    operands = (value for one in (op, *inner) for value in one.operands)
+    return list(dict.fromkeys(index_of[value] for value in operands if value in index_of))
 
 
 def tagged_path(op: MlirOp) -> str:
@@ -325,9 +323,13 @@ def _strip_tags(tags: Sequence[tuple[str, MlirOp]]) -> dict[str, Place]:
     return {path: replace(first, copies=tuple(rest)) for path, (first, *rest) in places.items()}
 
 
-def _lift_loop_invariants(main: MlirOp, tags: set[MlirValue]) -> None:
-    """Read in a loop, and after it, what the loop passes through unchanged, from outside it."""
-    loops = [op for op in operations_of(main) if op.name == "stablehlo.while"]
+def _lift_loop_invariants(loops: Sequence[MlirOp], tags: set[MlirValue]) -> None:
+    """Read in a loop, and after it, what the loop passes through unchanged, from outside it.
+
+    Args:
+        loops: Outer ones before those in them.
+        tags: Results of tags.
+    """
     for loop in reversed(loops):  # inner loops before those around them
         cond, body = (region.blocks[0] for region in loop.regions)
         terminator = list(body.operations)[-1].operation

@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.constraint_places import constraint_places
 from autoshard.apply.minimal_set import MinimalSet, Tell, minimal_constraints
-from autoshard.apply.propagation.few_layers import few_layers_of
+from autoshard.apply.propagation.few_layers import EqualLayers
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import Traced
 from autoshard.plans.plan import Miss, PlanData
@@ -28,6 +28,7 @@ def with_constraints(
     effort: float = 1.0,
     is_over: Callable[[], bool] = lambda: False,
     tell: Tell | None = None,
+    layers: EqualLayers | None = None,
 ) -> PlanData:
     """The same plan with the smallest set of constraints from which propagation reproduces it.
 
@@ -40,9 +41,12 @@ def with_constraints(
         effort: Limit of the search's work, as a multiple of the usual one.
         is_over: True once the time for planning is.
         tell: Told how far the search is.
+        layers: Of the program, as far as they are known.
     """
     started = time.perf_counter()
-    found = _reduced(data, traced, effort * _USUAL_WORK, is_over, tell)
+    found = _reduced(
+        data, traced, layers or EqualLayers(traced), effort * _USUAL_WORK, is_over, tell
+    )
     seconds = time.perf_counter() - started
 
     def extra_seconds(path: str, sharding: Sharding) -> float | None:
@@ -111,6 +115,7 @@ def _not_minimal(found: MinimalSet, is_late: bool) -> str:
 def _reduced(
     data: PlanData,
     traced: Traced,
+    equal: EqualLayers,
     max_work: float,
     is_over: Callable[[], bool],
     tell: Tell | None,
@@ -120,7 +125,7 @@ def _reduced(
     inputs, outputs = planned_in_module(traced, data)
     copies_of: Callable[[str], Hashable] = str
     few = None
-    layers = few_layers_of(traced, {**planned, **required}, inputs)
+    layers = equal.few({**planned, **required}, inputs)
     if layers is not None:
         copies_of = layers.copies_of
         propagator = propagator_for(layers, data.mesh)

@@ -14,7 +14,7 @@ import autoshard
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.found_constraints import with_constraints
 from autoshard.apply.propagation.by_layer import PropagationByLayer
-from autoshard.apply.propagation.few_layers import FewLayers, few_layers_of
+from autoshard.apply.propagation.few_layers import EqualLayers, FewLayers
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import trace
 from autoshard.plans.plan import PlanData
@@ -115,7 +115,7 @@ def test_the_constraints_of_all_layers_reproduce_the_plan() -> None:
 
 def test_a_smaller_program_has_the_paths_of_the_whole_one() -> None:
     traced = trace(train_step, arguments(12), mesh=parse_mesh_sizes(MESH))
-    layers = few_layers_of(traced, {}, [])
+    layers = EqualLayers(traced).few({}, [])
     assert layers is not None
     assert len(layers.module) < len(traced.module) / 2
     few = propagator_for(layers, parse_mesh_sizes(MESH))
@@ -128,13 +128,23 @@ def test_a_smaller_program_has_the_paths_of_the_whole_one() -> None:
 
 def test_a_layer_planned_otherwise_is_no_copy() -> None:
     traced = trace(train_step, arguments(8), mesh=parse_mesh_sizes(MESH))
-    alike = few_layers_of(traced, {}, [])
+    alike = EqualLayers(traced).few({}, [])
     mesh = parse_mesh_sizes(MESH)
     found = propagator_for(traced, mesh).propagate()
     assert alike is not None
     path = f"{alike.runs[0].left_out[0]}.0"
-    unlike = few_layers_of(traced, {path: found["in.0"]}, [])
+    unlike = EqualLayers(traced).few({path: found["in.0"]}, [])
     assert unlike is None or unlike.has(path)
+
+
+def test_shardings_alike_in_all_layers_leave_out_the_layers_that_none_do() -> None:
+    plan = planned(8)
+    assert plan.traced is not None
+    layers = EqualLayers(plan.traced)
+    inputs, _ = planned_in_module(plan.traced, plan.data)
+    alike = layers.few({}, [])
+    assert alike is not None
+    assert layers.few({**plan.data.values, **plan.data.required}, inputs) is alike
 
 
 def test_layers_that_go_on_in_a_call_stay() -> None:
@@ -146,7 +156,7 @@ def test_layers_that_go_on_in_a_call_stay() -> None:
 
     def found(go_on: Any) -> Any:
         traced = trace(partial(step, go_on=go_on), arguments(12), mesh=parse_mesh_sizes(MESH))
-        return few_layers_of(traced, {}, [])
+        return EqualLayers(traced).few({}, [])
 
     assert found(lambda made: made[-1]) is not None
     assert found(jax.jit(lambda made: sum(map(jnp.sin, made)))) is None
@@ -163,7 +173,7 @@ def test_layers_that_are_computed_again_two_at_once_have_copies_two_at_once() ->
 
     mesh = parse_mesh_sizes(MESH)
     traced = trace(jax.grad(loss), arguments(16), mesh=mesh)
-    layers, whole = few_layers_of(traced, {}, []), propagator_for(traced, mesh)
+    layers, whole = EqualLayers(traced).few({}, []), propagator_for(traced, mesh)
     assert layers is not None
     assert len(layers.module) < len(traced.module) / 2
     given = [parse_sharding('[{}, {"model"}]'), parse_sharding('[{"model"}, {}]')] * 16
@@ -177,7 +187,7 @@ def test_layers_that_are_computed_again_two_at_once_have_copies_two_at_once() ->
 
 def test_layers_that_are_few_stay() -> None:
     traced = trace(train_step, arguments(2), mesh=parse_mesh_sizes(MESH))
-    assert few_layers_of(traced, {}, []) is None
+    assert EqualLayers(traced).few({}, []) is None
 
 
 def test_shardings_of_arguments_spread_through_few_layers_as_through_all() -> None:

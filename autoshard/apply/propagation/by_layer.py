@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoshard.apply.propagation.few_layers import FewLayers, Shardings, few_layers_of
+from autoshard.apply.propagation.few_layers import EqualLayers, FewLayers, Shardings
 from autoshard.apply.propagation.propagator import PlannedProgram, Propagator, propagator_for
 from autoshard.sharding import Mesh, Sharding
 
@@ -42,8 +42,13 @@ class PropagationByLayer:
         return all(given.get(one) == given.get(kept) for one, kept in self._arguments.items())
 
     @cached_property
+    def layers(self) -> EqualLayers:
+        """Those of the program."""
+        return EqualLayers(self.program)
+
+    @cached_property
     def _few(self) -> FewLayers | None:
-        return few_layers_of(self.program, {}, ())
+        return self.layers.few({}, ())
 
     @cached_property
     def _arguments(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -105,45 +105,155 @@ class FewLayers:
         return found
 
 
-def few_layers_of(
-    program: PlannedProgram, wanted: Mapping[str, Sharding], in_shardings: Shardings
-) -> FewLayers | None:
-    """The program with few copies of each layer; None where none repeat.
-
-    Layers are equal if their ops are of one kind and of one type, and shardings wanted in them are.
-    None, too, where a call in which layers may go on (a backward pass) reads those left out.
+@dataclass(eq=False)
+class EqualLayers:
+    """The equal layers of a program; all that no sharding changes is found once.
 
     Args:
         program: Tagged.
-        wanted: Shardings of values and uses, by path.
-        in_shardings: Of its arguments.
     """
-    with jax_mlir.make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(program.module)
-        functions = functions_of(parsed)
-        body, prefix = _innermost(functions)
-        if body is None:
+
+    program: PlannedProgram
+    _known: dict[tuple[Run, ...], FewLayers] = field(default_factory=dict, init=False)
+
+    def few(self, wanted: Mapping[str, Sharding], in_shardings: Shardings) -> FewLayers | None:
+        """The program with few copies of each layer; None where none repeat.
+
+        Layers are equal if their ops are of one kind and of one type, and shardings wanted in them
+        are. None, too, where a call in which layers may go on (a backward pass) reads those left
+        out.
+
+        Args:
+            wanted: Shardings of values and uses, by path.
+            in_shardings: Of the arguments of the program.
+        """
+        equations = self._equations
+        if equations is None:
             return None
-        ops = _by_equation(body, prefix)
-        colours = _Colours(functions, body, prefix, wanted, in_shardings).of(ops)
-        reads = list(_reads(program.operand_paths, prefix, len(ops)))
-        ways = equal_layers(colours, reads)
-        closed = (runs for runs in ways if not _is_read_in_a_call(functions, ops, reads, runs))
-        runs = next(closed, None)
+        colours = equations.colours_with(wanted, in_shardings)
+        ways = map(tuple, equal_layers(colours, equations.reads))
+        runs = next((runs for runs in ways if not equations.is_read_in_a_call(runs)), None)
         if runs is None:
             return None
-        _leave_out(ops, runs)
-        _erase_unread_constants(body)
-        PassManager.parse("builtin.module(symbol-dce)").run(parsed.operation)
-        module = module_bytecode(parsed)
-    whole = program.in_avals, program.out_avals, program.operand_paths
-    found = FewLayers(module, *whole, prefix, runs)
-    paths = {
-        equation: tuple(map(found.with_copy, operands))
-        for equation, operands in program.operand_paths.items()
-        if found.has(equation)
-    }
-    return replace(found, operand_paths=paths)
+        if runs not in self._known:
+            self._known[runs] = self._without(equations, runs)
+        return self._known[runs]
+
+    @cached_property
+    def _equations(self) -> _Equations | None:
+        with jax_mlir.make_ir_context(), ir.Location.unknown():
+            parsed = ir.Module.parse(self.program.module)
+            return _equations_of(parsed, self.program.operand_paths)
+
+    def _without(self, equations: _Equations, runs: Sequence[Run]) -> FewLayers:
+        """The program without the layers that runs leave out."""
+        with jax_mlir.make_ir_context(), ir.Location.unknown():
+            parsed = ir.Module.parse(self.program.module)
+            body, prefix = _innermost(functions_of(parsed))
+            assert body is not None
+            _leave_out(_by_equation(body, equations.of_op), runs)
+            _erase_unread_constants(body)
+            PassManager.parse("builtin.module(symbol-dce)").run(parsed.operation)
+            module = module_bytecode(parsed)
+        program = self.program
+        whole = program.in_avals, program.out_avals, program.operand_paths
+        found = FewLayers(module, *whole, prefix, runs)
+        paths = {
+            equation: tuple(map(found.with_copy, operands))
+            for equation, operands in program.operand_paths.items()
+            if found.has(equation)
+        }
+        return replace(found, operand_paths=paths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Equations:
+    """The equations of the body that has the layers, whatever the shardings.
+
+    Args:
+        prefix: Of the paths of the body.
+        of_op: Per op of the body, its equation; -1 for none.
+        colours: Per equation; equal ones have one number.
+        arguments: Per equation, the arguments of the body that its ops read, by position.
+        num_arguments: Of the body.
+        num_ops: By colour, the ops of an equation and those that they call or hold.
+        reads: Per equation, as `equal_layers` takes them.
+    """
+
+    prefix: str
+    of_op: Sequence[int]
+    colours: Sequence[int]
+    arguments: Sequence[Sequence[int]]
+    num_arguments: int
+    num_ops: Mapping[int, int]
+    reads: Sequence[Sequence[int]]
+
+    def colours_with(self, wanted: Mapping[str, Sharding], in_shardings: Shardings) -> list[int]:
+        """Colours in which equations differ where shardings do.
+
+        Args:
+            wanted: Shardings of values and uses, by path.
+            in_shardings: Of the last arguments.
+        """
+        numbers = _Numbers()
+        by_equation: defaultdict[int, list[Hashable]] = defaultdict(list)
+        for path, sharding in wanted.items():
+            for one in split_uses(path):
+                equation, rest = _split(one, self.prefix)
+                by_equation[equation].append((rest, numbers.of(sharding)))
+        unknown = (None,) * (self.num_arguments - len(in_shardings))
+        given = [numbers.of(sharding) for sharding in (*unknown, *in_shardings)]
+        return [
+            numbers.of((colour, tuple(map(given.__getitem__, read)), tuple(by_equation[equation])))
+            for equation, (colour, read) in enumerate(
+                zip(self.colours, self.arguments, strict=True)
+            )
+        ]
+
+    def is_read_in_a_call(self, runs: Sequence[Run]) -> bool:
+        """An equation of no run, of more ops than a layer has, reads what is left out."""
+        in_runs = {equation for run in runs for equation in range(run.start, run.stop)}
+        left_out = {equation for run in runs for equation in run.left_out}
+        of_a_layer = max(run.period for run in runs)
+        return any(
+            equation not in in_runs
+            and not left_out.isdisjoint(read)
+            and self.num_ops[self.colours[equation]] > of_a_layer
+            for equation, read in enumerate(self.reads)
+        )
+
+
+def _equations_of(
+    module: Any, operand_paths: Mapping[str, Sequence[str | None]]
+) -> _Equations | None:
+    """The equations of the innermost body of a module; None where there is no such body."""
+    functions = functions_of(module)
+    body, prefix = _innermost(functions)
+    if body is None:
+        return None
+    of_op = [
+        _split(tagged_path(op.operation) or equation_of(op.operation), prefix)[0]
+        for op in body.regions[0].blocks[0].operations
+    ]
+    ops = _by_equation(body, of_op)
+    arguments = {value: place for place, value in enumerate(body.regions[0].blocks[0].arguments)}
+    numbers = _Colours(functions, arguments)
+    colours = [numbers.of(of_equation) for of_equation in ops]
+    return _Equations(
+        prefix=prefix,
+        of_op=of_op,
+        colours=colours,
+        arguments=[
+            [arguments[value] for op in of_equation for value in op.operands if value in arguments]
+            for of_equation in ops
+        ],
+        num_arguments=len(arguments),
+        num_ops={
+            colour: sum(_num_ops(functions, op) for op in of_equation)
+            for colour, of_equation in dict(zip(colours, ops, strict=True)).items()
+        },
+        reads=list(_reads(operand_paths, prefix, len(ops))),
+    )
 
 
 def _innermost(functions: Mapping[str, MlirOp]) -> tuple[MlirOp | None, str]:
@@ -182,101 +292,65 @@ def _reads(
         yield found
 
 
-def _by_equation(body: MlirOp, prefix: str) -> list[list[MlirOp]]:
-    """The ops of a function by the equation they were lowered from, tags after what they name."""
-    found: defaultdict[int, list[MlirOp]] = defaultdict(list)
-    for op in body.regions[0].blocks[0].operations:
-        equation, _ = _split(tagged_path(op.operation) or equation_of(op.operation), prefix)
+def _by_equation(body: MlirOp, of_op: Sequence[int]) -> list[list[MlirOp]]:
+    """The ops of a function by the equation they were lowered from, tags after what they name.
+
+    Args:
+        body: The function.
+        of_op: Per op, its equation; -1 for none.
+    """
+    found: list[list[MlirOp]] = [[] for _ in range(max(of_op, default=-1) + 1)]
+    for op, equation in zip(body.regions[0].blocks[0].operations, of_op, strict=True):
         if equation >= 0:
             found[equation].append(op.operation)
-    return [found[equation] for equation in range(max(found, default=-1) + 1)]
+    return found
+
+
+class _Numbers:
+    """Numbers values: equal ones have one number."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, value: Hashable) -> int:
+        return self._known.setdefault(value, len(self._known))
 
 
 @dataclass(slots=True)
 class _Colours:
-    """Numbers the equations of a body: equal ones have one number.
+    """Numbers the equations of a body: those of equal ops have one number.
 
     Args:
         functions: Of the module.
-        body: The function.
-        prefix: Of its paths.
-        wanted: Shardings of values and uses, by path.
-        in_shardings: Of the arguments of the function, those that come last.
+        arguments: Of the body.
     """
 
     functions: Mapping[str, MlirOp]
-    body: MlirOp
-    prefix: str
-    wanted: Mapping[str, Sharding]
-    in_shardings: Shardings
-    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    arguments: Container[MlirValue]
+    _numbers: _Numbers = field(default_factory=_Numbers)
     _functions: dict[str, int] = field(default_factory=dict)
 
-    def of(self, ops: Sequence[Sequence[MlirOp]]) -> list[int]:
-        wanted = self._wanted_by_equation()
-        arguments = self._arguments()
-        return [
-            self._number(
-                (
-                    tuple(self._op(op, arguments) for op in of_equation),
-                    tuple(wanted.get(equation, ())),
-                )
-            )
-            for equation, of_equation in enumerate(ops)
-        ]
+    def of(self, ops: Sequence[MlirOp]) -> int:
+        return self._numbers.of(tuple(self._op(op, self.arguments) for op in ops))
 
-    def _number(self, colour: Hashable) -> int:
-        return self._numbers.setdefault(colour, len(self._numbers))
-
-    def _wanted_by_equation(self) -> dict[int, list[Hashable]]:
-        found: defaultdict[int, list[Hashable]] = defaultdict(list)
-        for path, sharding in self.wanted.items():
-            for one in split_uses(path):
-                equation, rest = _split(one, self.prefix)
-                found[equation].append((rest, self._number(sharding)))
-        return found
-
-    def _arguments(self) -> dict[MlirValue, Hashable]:
-        arguments = list(self.body.regions[0].blocks[0].arguments)
-        given = [*(None,) * (len(arguments) - len(self.in_shardings)), *self.in_shardings]
-        return {
-            argument: self._number(("argument", sharding))
-            for argument, sharding in zip(arguments, given, strict=False)
-        }
-
-    def _op(self, op: MlirOp, arguments: Mapping[MlirValue, Hashable]) -> int:
+    def _op(self, op: MlirOp, arguments: Container[MlirValue]) -> int:
         attributes = op.attributes
         colour: list[Hashable] = [op.name, *(result.type for result in op.results)]
         colour += [(name, attributes[name]) for name in attributes if name not in _VALUES]
-        colour += [arguments.get(value) for value in op.operands]
+        colour += [value in arguments for value in op.operands]
         for block in (block for region in op.regions for block in region.blocks):
-            colour += [self._op(inner.operation, {}) for inner in block.operations]
+            colour += [self._op(inner.operation, ()) for inner in block.operations]
         if op.name == "func.call":
             colour.append(self._function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value))
-        return self._number(tuple(colour))
+        return self._numbers.of(tuple(colour))
 
     def _function(self, name: str) -> int:
         if name not in self._functions:
             ops = self.functions[name].regions[0].blocks[0].operations
-            self._functions[name] = self._number(tuple(self._op(op.operation, {}) for op in ops))
+            self._functions[name] = self._numbers.of(
+                tuple(self._op(op.operation, ()) for op in ops)
+            )
         return self._functions[name]
-
-
-def _is_read_in_a_call(
-    functions: Mapping[str, MlirOp],
-    ops: Sequence[Sequence[MlirOp]],
-    reads: Sequence[Sequence[int]],
-    runs: Sequence[Run],
-) -> bool:
-    """An equation of no run, of more ops than a layer has, reads what is left out."""
-    in_runs = {equation for run in runs for equation in range(run.start, run.stop)}
-    left_out = {equation for run in runs for equation in run.left_out}
-    of_a_layer = max(run.period for run in runs)
-    return any(
-        sum(_num_ops(functions, op) for op in ops[equation]) > of_a_layer
-        for equation, read in enumerate(reads)
-        if equation not in in_runs and not left_out.isdisjoint(read)
-    )
 
 
 def _num_ops(functions: Mapping[str, MlirOp], op: MlirOp) -> int:
