@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.constraint_places import constraint_places
@@ -130,7 +131,7 @@ def _reduced(
         copies_of = layers.copies_of
         propagator = propagator_for(layers, data.mesh)
         few = minimal_constraints(
-            propagator.propagate,
+            partial(propagator.propagate, wanted=planned),
             {path: sharding for path, sharding in planned.items() if layers.has(path)},
             tuple(planned),
             inputs,
@@ -143,7 +144,7 @@ def _reduced(
         )
     propagator = propagator_for(traced, data.mesh)
     return minimal_constraints(
-        propagator.propagate,
+        partial(propagator.propagate, wanted=planned),
         planned,
         tuple(planned),
         inputs,

@@ -201,7 +201,7 @@ class _Search:
                 path: one
                 for path, wanted in self.planned.items()
                 if (one := found.get(path)) is not None
-                and not self._alike.get(partial(_cut_alike, one, wanted), one, wanted)
+                and not self._alike.get(partial(cut_alike, one, wanted), one, wanted)
             }
         return self._differing[key]
 
@@ -272,7 +272,8 @@ class _Search:
         return chosen, 0
 
 
-def _cut_alike(one: Sharding, other: Sharding) -> bool:
+def cut_alike(one: Sharding, other: Sharding) -> bool:
+    """Whether two shardings cut every dimension by the same axes of one mesh."""
     if one.inlined_mesh != other.inlined_mesh:
         return False
     return tuple(map(_joined, one.dims)) == tuple(map(_joined, other.dims))

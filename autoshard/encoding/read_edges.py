@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.hidden_communication import Hidden
+from autoshard.encoding.left_in_place import is_left_in_place
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
-from autoshard.graph.dataflow import before_lowering
 from autoshard.graph.program import Graph, Op, OpClass
 from solvers import FORBIDDEN, Edge, EdgeMemory
 
@@ -145,7 +145,7 @@ class ReadEdges:
                 return None
             costs = np.where(shared, 0, costs)
         costs = prices.with_order(costs, op, position, rows, columns)
-        if _is_left_in_place(self._graph, op, value):
+        if is_left_in_place(self._graph, op, value):
             costs = prices.where_made(costs, table, rows, columns)
         return costs
 
@@ -192,21 +192,6 @@ class ReadEdges:
 def _only_alike(rows: IntArray, columns: IntArray) -> IntArray:
     """Nothing moves between shardings in host memory."""
     return np.where(rows[:, None] == columns, 0, FORBIDDEN)
-
-
-def _is_left_in_place(graph: Graph, op: Op, value: int) -> bool:
-    """True of an operand that the partitioner does not move, with no place for a constraint.
-
-    So an equation drops the dimension that it sliced, or reduces what it made (`igamma` does in the
-    test of its loop).
-    """
-    producer = graph.maker(value)
-    if op.equation == "" or op.equation != producer.equation:
-        return False
-    if op.op_class is OpClass.REDUCE:
-        makers = map(graph.maker, before_lowering(graph, op, value))
-        return all(maker.equation == op.equation for maker in makers)
-    return op.name == "reshape" and producer.name == "slice"
 
 
 def _earlier_reads(op: Op, position: int) -> list[int]:

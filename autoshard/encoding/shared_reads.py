@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.convert_motion import ReadBits
+from autoshard.encoding.left_in_place import is_left_in_place
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -98,7 +99,7 @@ def shared_reads(
             continue
         for position, value in enumerate(op.operands):
             maker = graph.values[value].op
-            if (index, value) in updates:
+            if (index, value) in updates or is_left_in_place(graph, op, value):
                 continue
             if maker in candidates and maker != index and graph.values[value].shape:
                 region = graph.region_of_read(op, position)

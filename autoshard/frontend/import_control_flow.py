@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -35,10 +36,7 @@ def import_barrier(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
 def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
     cond, body = (region.blocks[0] for region in op.regions)
-    carried = [
-        _join(importer, "while", (env[operand],), result.type, place, scope)
-        for operand, result in zip(op.operands, op.results, strict=True)
-    ]
+    carried = list(_carried(importer, op, body, env, place, scope))
     region = importer.build.open_region("loop", scope.region, source=place[0])
     inside = Scope(region, scope.repeat, scope.free_axes, *place)
     goes_on = importer.block(cond, {**env, **_pairs(cond.arguments, carried)}, inside)
@@ -49,9 +47,26 @@ def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
             join.operands = (*join.operands, value)
             join.rule = identity_rule(importer.build.shape(value), 2)
     importer.build.close_region(region)
-    importer.controls.append(Control(goes_on[0], (region,), tuple(carried)))
-    importer.loops.append(Loop(region, tuple(carried), goes_on[0], *place))
+    joins = tuple(dict.fromkeys(carried))
+    importer.controls.append(Control(goes_on[0], (region,), joins))
+    importer.loops.append(Loop(region, joins, goes_on[0], *place))
     env.update(zip(op.results, carried, strict=True))
+
+
+def _carried(
+    importer: Importer, op: Any, body: Any, env: Env, place: tuple[str, str], scope: Scope
+) -> Iterator[int]:
+    """What a loop carries: one value for equal ones that it reads unchanged, as in XLA."""
+    unchanged: dict[int, int] = {}
+    ends = body.operations[-1].operands
+    for operand, start, end in zip(op.operands, body.arguments, ends, strict=True):
+        value = env[operand]
+        made = unchanged.get(value) if start == end else None
+        if made is None:
+            made = _join(importer, "while", (value,), operand.type, place, scope)
+        if start == end:
+            unchanged[value] = made
+        yield made
 
 
 def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:

@@ -67,6 +67,32 @@ def test_a_use_behind_a_constraint_of_the_program_leaves_other_readers_alone() -
     assert planned == compiled
 
 
+def test_a_loop_reads_one_value_under_two_names_as_it_is_held_for_both() -> None:
+    """Shardy makes one of equal values that a loop reads unchanged, and shards it once."""
+
+    def fn(x: jax.Array) -> Any:
+        return jnp.searchsorted(x.ravel(), x.ravel())
+
+    asked = {"in_shardings": P(), "out_shardings": P(("a", "b"))}
+    planned, compiled = verified(fn, jax.ShapeDtypeStruct((24, 4, 8), "f4"), **asked)
+    assert planned == compiled == 0
+
+
+def test_all_copies_of_an_unrolled_body_compute_where_the_plan_says() -> None:
+    """Propagation may shard the copies otherwise, from what they are stacked into."""
+
+    def fn(x: jax.Array) -> Any:
+        def body(carry: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            made = jnp.tanh(carry + jnp.mean(carry))
+            return made, made
+
+        return lax.scan(body, x, None, 7, unroll=2)[1]
+
+    asked = {"in_shardings": P(), "out_shardings": P(None, ("a", "b"))}
+    planned, compiled = verified(fn, jax.ShapeDtypeStruct((8, 64), "f4"), **asked)
+    assert planned == compiled == 0
+
+
 def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
     """Compilers drop such a carry, and the product that makes its next value."""
 

@@ -39,8 +39,11 @@ def test_the_test_of_a_loop_in_one_equation_reduces_what_the_loop_carries_as_it_
     shape = jax.ShapeDtypeStruct((16, 8, 64), jnp.float32)
     asked = {"in_shardings": P(None, None, "x"), "out_shardings": P(None, None, "x")}
     graph, wishes = exported(lambda x: jax.lax.igamma(x, x + 1), shape, mesh="x=8", **asked)
-    decoded = plan(graph, "x=8", wishes, None, "cpu-host").decoded
+    solution = plan(graph, "x=8", wishes, None, "cpu-host")
+    decoded = solution.decoded
     reductions = [op for op in graph.ops if op.op_class is OpClass.REDUCE]
     assert reductions
+    moved_for_several = {index for read in solution.encoded.reads for index, _ in read.reads}
+    assert moved_for_several.isdisjoint(op.index for op in reductions)
     for op in reductions:
         assert decoded.candidates[op.index].operands[0] == decoded.layouts[op.operands[0]]

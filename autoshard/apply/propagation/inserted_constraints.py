@@ -10,11 +10,44 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, block_of, tensor_shape
+from autoshard.apply.flat_module import (
+    FlatModule,
+    MlirOp,
+    MlirValue,
+    Place,
+    block_of,
+    is_inside,
+    tensor_shape,
+)
 from autoshard.apply.propagation.sharding_attributes import ShardingAttributes
 from autoshard.apply.propagation.use_readers import Reader, UseReaders, no_such_path
 from autoshard.sharding import Sharding
 from autoshard.use_paths import split_uses
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A value that may be cut otherwise inside a loop.
+
+    Args:
+        value: As the program has it, without constraints that were put behind it.
+        loop: The outermost one that reads it from outside.
+        readers: In the loop: ops and operand numbers.
+        constraint: That says so.
+    """
+
+    value: MlirValue
+    loop: MlirOp
+    readers: tuple[Reader, ...]
+    constraint: MlirOp
+
+    def is_seen_at(self, place: Place) -> bool:
+        """Whether a path reads the value inside the loop, behind this constraint."""
+        return (
+            self.value == place.value
+            and any(is_inside(place.block, region.blocks[0]) for region in self.loop.regions)
+            and (not place.readers or any(reader in self.readers for reader in place.readers))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +61,14 @@ class InsertedConstraints:
 
     Attributes:
         at_path: The constraint on each value that got one, by path.
-        opened: Values that may be cut otherwise inside a loop: the value, the loop, and the
-            constraint that says so.
+        opened: Values that may be cut otherwise inside a loop.
     """
 
     flat: FlatModule
     uses: UseReaders
     attributes: ShardingAttributes
     at_path: dict[str, MlirOp] = field(default_factory=dict)
-    opened: list[tuple[MlirValue, MlirOp, MlirOp]] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
     _constraints: list[MlirOp] = field(default_factory=list)
 
     def insert(self, constraints: Mapping[str, Sharding]) -> None:
@@ -80,7 +112,8 @@ class InsertedConstraints:
                 shape = tensor_shape(value)
                 says_nothing = self.attributes.of(Sharding.fully_open(len(shape)), shape, "a loop")
                 at = ir.InsertionPoint(loop)
-                self.opened.append((value, loop, self._put(value, says_nothing, at, readers)))
+                made = self._put(value, says_nothing, at, readers)
+                self.opened.append(Opened(self._before(value), loop, tuple(readers), made))
 
     def undo(self) -> None:
         """Take all of it out."""
@@ -107,6 +140,12 @@ class InsertedConstraints:
             else ir.InsertionPoint.at_block_begin(block)
         )
         return self._put(value, attribute, at, readers)
+
+    def _before(self, value: MlirValue) -> MlirValue:
+        """What the program has where constraints were put behind it."""
+        while not isinstance(value.owner, ir.Block) and value.owner.operation in self._constraints:
+            value = value.owner.operation.operands[0]
+        return value
 
     def _put(self, value: MlirValue, attribute: Any, at: Any, readers: Sequence[Reader]) -> MlirOp:
         made = sdy.ShardingConstraintOp(value, attribute, ip=at).operation

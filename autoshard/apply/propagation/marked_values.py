@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
-from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, is_inside, tensor_shape
+from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, Place, tensor_shape
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.inserted_constraints import InsertedConstraints, program_order
 from autoshard.apply.propagation.use_readers import Reader
@@ -30,9 +30,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Where the shardings of all paths stand, and how many ops are marked for it."""
+    """Where the shardings of all paths stand, and how many ops are marked for it.
+
+    Args:
+        by_path: Where each stands first.
+        copies: Where it stands again, as the body of a loop does that is unrolled.
+        num_marks: Of ops.
+    """
 
     by_path: dict[str, Reading]
+    copies: Mapping[str, tuple[Reading, ...]]
     num_marks: int
 
 
@@ -84,12 +91,10 @@ class MarkedValues:
             if path in inserted.at_path:
                 read_at(path, inserted.at_path[path])
                 continue
-            for value, loop, opened in inserted.opened:
-                if value == place.value and any(
-                    is_inside(place.block, region.blocks[0]) for region in loop.regions
-                ):
-                    read_at(path, opened)
-        return Readings(readings, first + len(marks))
+            for opened in inserted.opened:
+                if opened.is_seen_at(place):
+                    read_at(path, opened.constraint)
+        return Readings(readings, self._readings.copies, first + len(marks))
 
     def _behind_constraints(self, inserted: InsertedConstraints) -> Iterator[tuple[str, MlirOp]]:
         """Paths that name a value behind a constraint at an earlier path, and where to read them.
@@ -140,17 +145,23 @@ def remove_marks(module: MlirOp) -> None:
 
 def _mark_places(flat: FlatModule) -> Readings:
     marks: dict[MlirOp, int] = {}
-    readings = {}
-    for path, place in flat.places.items():
+
+    def reading(place: Place) -> Reading:
         owner = place.value.owner
         is_argument = isinstance(owner, ir.Block)
         op = owner.owner.operation if is_argument else owner.operation
         mark = marks.setdefault(op, len(marks))
-        index = number_of(place.value)
-        readings[path] = Reading(mark, index, len(tensor_shape(place.value)), is_argument)
+        return Reading(mark, number_of(place.value), len(tensor_shape(place.value)), is_argument)
+
+    readings = {path: reading(place) for path, place in flat.places.items()}
+    copies = {
+        path: tuple(reading(copy) for copy in place.copies if not copy.is_from_outside)
+        for path, place in flat.places.items()
+        if place.copies
+    }
     for op, mark in marks.items():
         op.attributes[_MARK] = _mark_attribute(mark)
-    return Readings(readings, len(marks))
+    return Readings(readings, copies, len(marks))
 
 
 def _mark_attribute(mark: int) -> Any:

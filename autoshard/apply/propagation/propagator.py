@@ -19,10 +19,12 @@ from autoshard.apply.flat_module import (
     flatten_module,
     tensor_shape,
 )
+from autoshard.apply.minimal_set import cut_alike
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.inserted_constraints import InsertedConstraints
 from autoshard.apply.propagation.marked_values import (
     MarkedValues,
+    Reading,
     Readings,
     find_marked,
     remove_marks,
@@ -150,6 +152,7 @@ class Propagator:
         in_shardings: Sequence[Sharding | None] = (),
         out_shardings: Sequence[Sharding | None] = (),
         constraints: Mapping[str, Sharding] | None = None,
+        wanted: Mapping[str, Sharding] | None = None,
     ) -> dict[str, Sharding]:
         """Where every value ends up.
 
@@ -158,6 +161,8 @@ class Propagator:
             out_shardings: By flat result, likewise.
             constraints: By path: of a value (`"7.jaxpr/38.0"`, `"in.2"`), of one use
                 (`"7.jaxpr/38<1"`), or of one result (`"out<2"`).
+            wanted: By path: of the copies of a value in an unrolled loop the first is told that is
+                cut otherwise.
 
         Returns:
             A sharding for each of `paths` but the `free_paths`, and one for each result under
@@ -171,7 +176,7 @@ class Propagator:
         with self._context, ir.Location.unknown():
             copy, readings = self._copy_with(in_shardings, out_shardings, constraints)
             self._run(self._pipeline, copy)
-            return self._read(copy, readings)
+            return self._read(copy, readings, wanted or {})
 
     def sharded_module(
         self,
@@ -257,22 +262,32 @@ class Propagator:
                 fix="check the shardings given against the shapes of the values",
             ) from error
 
-    def _read(self, module: MlirOp, readings: Readings) -> dict[str, Sharding]:
+    def _read(
+        self, module: MlirOp, readings: Readings, wanted: Mapping[str, Sharding]
+    ) -> dict[str, Sharding]:
         main, ops = find_marked(module, readings.num_marks)
         attributes = self._attributes
         arguments = attributes.read_boundary(main, "arg_attrs", map(len, self._argument_shapes))
         results = attributes.read_boundary(main, "res_attrs", map(len, self._result_shapes))
-        found = {}
-        for path, reading in readings.by_path.items():
-            if path in self.free_paths:
-                continue
+
+        def read(reading: Reading) -> Sharding:
             op, sharding = ops[reading.mark], None
             if op is not None and op == main:
                 sharding = arguments[reading.index]
             elif op is not None:
-                is_argument = reading.is_argument
-                sharding = attributes.read(op, reading.index, is_argument=is_argument)
-            found[path] = sharding or attributes.open(reading.rank)
+                sharding = attributes.read(op, reading.index, is_argument=reading.is_argument)
+            return sharding or attributes.open(reading.rank)
+
+        found = {
+            path: read(reading)
+            for path, reading in readings.by_path.items()
+            if path not in self.free_paths
+        }
+        for path, copies in readings.copies.items():
+            if path in found and path in wanted:
+                all_of_it = (found[path], *map(read, copies))
+                others = (one for one in all_of_it if not cut_alike(one, wanted[path]))
+                found[path] = next(others, found[path])
         return found | {f"out<{index}": sharding for index, sharding in enumerate(results)}
 
     def _add_arguments(self) -> None:
