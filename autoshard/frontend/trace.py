@@ -373,8 +373,10 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
     products = without_outer_products(honour_dangling(hoisted.jaxpr))
-    matmuls = without_batched_vectors(with_sliced_matmuls(products))
-    live = without_equal_equations(without_dead_equations(matmuls))
+    live = without_equal_equations(without_dead_equations(products))
+    matmuls = without_batched_vectors(with_sliced_matmuls(live))
+    if matmuls is not live:
+        live = without_equal_equations(without_dead_equations(matmuls))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

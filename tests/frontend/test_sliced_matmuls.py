@@ -13,6 +13,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
+from autoshard.frontend.trace import trace
+from autoshard.sharding import parse_mesh_sizes
 
 
 def rewritten(run: Callable[..., Any], *args: Any) -> Any:
@@ -153,3 +155,14 @@ def test_a_program_without_is_itself() -> None:
     x, weight = arrays((2, 8, 4), (16, 4))
     closed = jax.make_jaxpr(logits)(x, weight)
     assert with_sliced_matmuls(closed.jaxpr) is closed.jaxpr
+
+
+def test_a_part_that_the_program_takes_twice_is_one_part() -> None:
+    def loss(x: Any, weight: Any, labels: Any) -> Any:
+        made = logits(x, weight)
+        picked = jnp.take_along_axis(made[:, :-1], labels[..., None], -1)
+        return (jax.nn.logsumexp(made[:, :-1], -1) - picked[..., 0]).sum()
+
+    x, weight = arrays((2, 8, 4), (16, 4))
+    traced = trace(loss, (x, weight, jnp.zeros((2, 7), "int32")), {}, mesh=parse_mesh_sizes("x=2"))
+    assert shapes(traced.jaxpr.jaxpr) == [(2, 7, 16)]
