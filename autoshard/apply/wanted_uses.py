@@ -93,7 +93,7 @@ def wanted_uses(
             if is_kept or not graph.values[value].shape or _is_free(graph, value):
                 continue
             is_slice = refines(wanted[position], have)
-            if is_slice and have == decoded.layouts[value] and _follows_result(op):
+            if is_slice and have == decoded.layouts[value] and _follows_result(graph, op):
                 continue
             reader = _reader(op, position, operand_paths)
             place = _place_before_lowering(graph, op, position, reader, operand_paths)
@@ -236,9 +236,16 @@ def _read_by_call(
     return (call, int(number)) if is_of_call else None
 
 
-def _follows_result(op: Op) -> bool:
-    """Whether the partitioner cuts what an op reads as its result is cut."""
-    return op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN
+def _follows_result(graph: Graph, op: Op) -> bool:
+    """Whether the partitioner cuts what an op reads as its result is cut.
+
+    What an equation converts for the op that it is, is cut as that reads it.
+    """
+    if op.op_class in _DECIDES_BY_OPERANDS or op.kind is OpKind.JOIN:
+        return False
+    readers = [graph.ops[index] for value in op.results for index in graph.consumers[value]]
+    is_for_one = len(readers) == 1 and op.equation == readers[0].equation != ""
+    return not is_for_one or _follows_result(graph, readers[0])
 
 
 def _ends_in_constraint(graph: Graph, op: Op) -> bool:

@@ -78,6 +78,18 @@ def test_a_loop_reads_one_value_under_two_names_as_it_is_held_for_both() -> None
     assert planned == compiled == 0
 
 
+def test_what_a_matmul_converts_itself_is_cut_as_it_sums_that() -> None:
+    def fn(x: jax.Array, y: jax.Array) -> Any:
+        kept = jnp.sin(y)
+        made = lax.dot_general(x, kept, (((0,), (1,)), ((), ())), preferred_element_type="f4")
+        return made, kept
+
+    x, y = jax.ShapeDtypeStruct((240, 650), "bfloat16"), jax.ShapeDtypeStruct((5, 240), "f4")
+    asked = {"in_shardings": (P("b"), P()), "out_shardings": (P(), P())}
+    planned, compiled = verified(fn, x, y, **asked)
+    assert planned == compiled == 650 * 5 * 4
+
+
 def test_all_copies_of_an_unrolled_body_compute_where_the_plan_says() -> None:
     """Propagation may shard the copies otherwise, from what they are stacked into."""
 

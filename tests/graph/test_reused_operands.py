@@ -33,14 +33,42 @@ def test_an_element_wise_result_is_written_over_what_it_reads_last(machine: str)
     assert ends_when_made(graph, made, result, machine)
 
 
-def test_a_result_is_written_over_what_it_reads_in_another_shape() -> None:
+@pytest.mark.parametrize("machine", ["h100", "cpu-host"])
+def test_a_result_is_written_over_what_it_reads_in_another_shape(machine: str) -> None:
+    """Not on host CPUs."""
     program = Program()
     made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
     rule = Rule((SIDE, SIDE), (((0,), (1,)),), (((0, 1),),))
     (flat,) = program.compute("reshape", (made,), [(SIDE * SIDE,)], rule, OpClass.COPY)
     result = program.elementwise(flat, name="tanh")
     graph = program.graph(program.constraint(result, "x"))
-    assert ends_when_made(graph, made, result)
+    assert ends_when_made(graph, made, result, machine) == (machine == "h100")
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("rows", [(SIDE,), (8, 8)])
+def test_a_host_cpu_writes_a_matmul_of_several_rows_in_another_shape(
+    batch: tuple[int, ...], rows: tuple[int, ...]
+) -> None:
+    program = Program()
+    sizes = (*batch, *rows, SIDE, SIDE)
+    shared, own, summed, columns = (
+        tuple((factor,) for factor in range(start, stop))
+        for start, stop in (
+            (0, len(batch)),
+            (len(batch), len(sizes) - 2),
+            (len(sizes) - 2, len(sizes) - 1),
+            (len(sizes) - 1, len(sizes)),
+        )
+    )
+    operands = (*shared, *own, *summed), (*shared, *summed, *columns)
+    rule = Rule(sizes, operands, ((*shared, *own, *columns),), frozenset(summed[0]))
+    x, w = program.argument(*batch, *rows, SIDE), program.argument(*batch, SIDE, SIDE)
+    (made,) = program.compute("dot_general", (x, w), [(*batch, *rows, SIDE)], rule, OpClass.MATMUL)
+    result = program.elementwise(made, name="tanh")
+    graph = program.graph(program.constraint(result, "x"))
+    assert ends_when_made(graph, made, result, "cpu-host") == (len(rows) == 1)
+    assert ends_when_made(graph, made, result, "h100")
 
 
 def test_over_one_of_two_and_over_none_of_another_size() -> None:
