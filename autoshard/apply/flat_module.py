@@ -143,7 +143,8 @@ def _own_equation(op: MlirOp) -> str:
 
 def block_of(value: MlirValue) -> Any:
     """The block that makes a value or takes it as an argument."""
-    return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    owner = value.owner
+    return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
 def tensor_shape(value: MlirValue) -> tuple[int, ...]:
@@ -290,8 +291,8 @@ def _order_as_xla(function: MlirOp) -> None:
 def _read_from(op: MlirOp, index_of: dict[MlirValue, int]) -> list[int]:
     """The ops of a block, by index, that an op of the block and its regions read."""
     inner = operations_of(op) if len(op.regions) else ()
-    operands = (value for one in (op, *inner) for value in one.operands)
-    return list(dict.fromkeys(index_of[value] for value in operands if value in index_of))
+    found = [index_of.get(value) for one in (op, *inner) for value in one.operands]
+    return [index for index in dict.fromkeys(found) if index is not None]
 
 
 def tagged_path(op: MlirOp) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,11 @@ class MarkedValues:
     def __init__(self, flat: FlatModule) -> None:
         self._flat = flat
         self._readings = _mark_places(flat)
-        self._from_outside = [item for item in flat.places.items() if item[1].is_from_outside]
-        self._paths_of_one_value = _paths_of_one_value(flat)
+        self._from_outside: list[tuple[str, Place]] = []
+        inside: list[tuple[str, Place]] = []
+        for path, place in flat.places.items():
+            (self._from_outside if place.is_from_outside else inside).append((path, place))
+        self._paths_of_one_value = _paths_of_one_value(inside)
 
     def copied_paths(self) -> Iterator[str]:
         """Paths of what Shardy copies for each reader, so that the copies may differ."""
@@ -168,10 +171,9 @@ def _mark_attribute(mark: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), mark)
 
 
-def _paths_of_one_value(flat: FlatModule) -> list[list[str]]:
-    """Paths that see one value where it is made, two or more, in program order."""
+def _paths_of_one_value(inside: Iterable[tuple[str, Place]]) -> list[list[str]]:
+    """Paths of one value, two or more, in program order; of those that see it where it is made."""
     by_value: dict[MlirValue, list[str]] = {}
-    for path, place in flat.places.items():
-        if not place.is_from_outside:
-            by_value.setdefault(place.value, []).append(path)
+    for path, place in inside:
+        by_value.setdefault(place.value, []).append(path)
     return [sorted(paths, key=program_order) for paths in by_value.values() if len(paths) > 1]
