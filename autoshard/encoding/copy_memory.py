@@ -37,14 +37,23 @@ class CopyMemory:
     _turns: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
     def of_operand(
-        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
+        self,
+        edge: int,
+        op: Op,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+        bits: int,
     ) -> EdgeMemory | None:
-        """Memory that a reshard of an operand takes, for an edge still to be numbered."""
+        """Memory that a reshard of an operand takes."""
         room = self.room
         owner = room.buffers.owner[value]
         if op.kind is OpKind.RESULT and owner in room.reused:
             usage = self._outgrown_bytes(table, rows, columns, value)
-            return None if usage is None else EdgeMemory(-1, *room.buffers.intervals[owner], usage)
+            return (
+                None if usage is None else EdgeMemory(edge, *room.buffers.intervals[owner], usage)
+            )
         stop = (
             len(room.graph.ops)
             if op.kind is OpKind.RESULT
@@ -59,7 +68,7 @@ class CopyMemory:
         if usage is None:
             return None
         start = room.earliest(op.index, room.buffers.time_of(op.index))
-        return EdgeMemory(-1, start, max(stop, start + 1), usage)
+        return EdgeMemory(edge, start, max(stop, start + 1), usage)
 
     def of_move(
         self,

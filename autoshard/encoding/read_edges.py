@@ -156,9 +156,8 @@ class ReadEdges:
         value, bits = op.operands[position], self._tables.read_bits.to(op, position)
         rows, columns = source.layouts, self._taking(op, position)
         table = self._tables.of(value, bits)
-        copy = self.copies.of_operand(op, table, rows, columns, value, bits)
+        copy = self.copies.of_operand(edge, op, table, rows, columns, value, bits)
         if copy is not None:
-            copy = replace(copy, edge=edge)
             yield from self.copies.of_reader(copy, op, source.read, table, columns)
         yield from self.copies.of_sliced(edge, op, table, rows, columns, value, bits)
         yield from self.copies.of_turned(edge, op.index, table, rows, columns, value)

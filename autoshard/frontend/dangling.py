@@ -18,8 +18,8 @@ def honour_dangling(jaxpr: Jaxpr) -> Jaxpr:
     moves right behind `x`, in whatever body it stands, and everybody reads what it makes. What JAX
     itself has removed before, such as from the body of a differentiated `jax.checkpoint`, is gone.
     """
-    changed = [eqn.replace(params=_params(eqn)) for eqn in jaxpr.eqns]
-    is_same = all(new.params is old.params for new, old in zip(changed, jaxpr.eqns, strict=True))
+    changed = list(map(_with_bodies, jaxpr.eqns))
+    is_same = all(map(operator.is_, changed, jaxpr.eqns))
     dangling = list(dangling_constraints(jaxpr))
     if is_same and not dangling:
         return jaxpr
@@ -62,11 +62,12 @@ def dangling_constraints(jaxpr: Jaxpr) -> Iterator[int]:
                 yield index
 
 
-def _params(eqn: JaxprEqn) -> Any:
+def _with_bodies(eqn: JaxprEqn) -> JaxprEqn:
+    """An equation with its bodies as programs; itself if they stay."""
     rewritten = rewrite_bodies(eqn, lambda _, body: honour_dangling(body))
     if rewritten is None or all(_is_same(rewritten[key], eqn.params[key]) for key in rewritten):
-        return eqn.params
-    return rewritten
+        return eqn
+    return eqn.replace(params=rewritten)
 
 
 def _is_same(new: Any, old: Any) -> bool:

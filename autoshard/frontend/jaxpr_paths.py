@@ -26,6 +26,8 @@ from autoshard.frontend.meshes import mesh_context
 Body: TypeAlias = Any
 """A `Jaxpr` or a `ClosedJaxpr`."""
 
+_BODIES = (Jaxpr, ClosedJaxpr)
+
 CALLS = frozenset(
     {
         "jit",
@@ -103,11 +105,11 @@ def bodies(eqn: JaxprEqn) -> Iterator[tuple[str, Jaxpr]]:
     if eqn.primitive.name in CLOSED_BODIES:
         return
     for name, value in eqn.params.items():
-        if isinstance(value, (Jaxpr, ClosedJaxpr)):
+        if isinstance(value, _BODIES):
             yield name, open_jaxpr(value)
         elif isinstance(value, (tuple, list)):
             for position, member in enumerate(value):
-                if isinstance(member, (Jaxpr, ClosedJaxpr)):
+                if isinstance(member, _BODIES):
                     yield f"{name}[{position}]", open_jaxpr(member)
 
 
@@ -167,15 +169,11 @@ def rewrite_bodies(
 
     changed: dict[str, Any] = {}
     for name, value in eqn.params.items():
-        if isinstance(value, (Jaxpr, ClosedJaxpr)):
+        if isinstance(value, _BODIES):
             changed[name] = rewritten(name, value)
-        elif isinstance(value, (tuple, list)) and any(
-            isinstance(member, (Jaxpr, ClosedJaxpr)) for member in value
-        ):
+        elif isinstance(value, (tuple, list)) and any(isinstance(one, _BODIES) for one in value):
             members = [
-                rewritten(f"{name}[{position}]", member)
-                if isinstance(member, (Jaxpr, ClosedJaxpr))
-                else member
+                rewritten(f"{name}[{position}]", member) if isinstance(member, _BODIES) else member
                 for position, member in enumerate(value)
             ]
             # A named tuple takes its fields one by one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from autoshard.graph.program import Graph, OpKind
-from autoshard.graph.rule import Dims, identity_rule
+from autoshard.graph.rule import identity_rule
 
 DimClasses = tuple[tuple[int, ...], ...]
 """Per value, per dimension, a number that all dimensions of one class share."""
@@ -43,18 +43,12 @@ def dimension_classes(graph: Graph) -> DimClasses:
             rule = identity_rule(graph.values[op.results[0]].shape, len(tensors) - 1)
         else:
             rule = op.rule
-        dims, sizes = (*rule.operands, *rule.results), rule.factor_sizes
         first: dict[int, int] = {}
-        for value, factors in zip(tensors, dims, strict=True):
+        for value, majors in zip(tensors, rule.majors, strict=True):
             if value in fills:
                 continue
-            for dim, factor in enumerate(major_factors(factors, sizes)):
+            for dim, factor in enumerate(majors):
                 if factor is not None:
                     place = root(starts[value] + dim)
                     parent[place] = root(first.setdefault(factor, place))
     return tuple(tuple(root(dim) for dim in range(start, stop)) for start, stop in pairwise(starts))
-
-
-def major_factors(dims: Dims, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Per dimension, its most major factor that is larger than 1."""
-    return tuple(next((f for f in factors if sizes[f] > 1), None) for factors in dims)

@@ -54,6 +54,15 @@ class Rule:
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def majors(self) -> tuple[tuple[int | None, ...], ...]:
+        """Per operand, then per result, per dimension, its most major factor larger than 1."""
+        sizes = self.factor_sizes
+        return tuple(
+            tuple([next((f for f in factors if sizes[f] > 1), None) for factors in dims])
+            for dims in (*self.operands, *self.results)
+        )
+
     def __str__(self) -> str:
         text = format_op_sharding_rule(
             OpShardingRule(

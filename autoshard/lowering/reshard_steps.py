@@ -27,8 +27,9 @@ class ReshardSteps:
         for index, candidate in self.decoded.candidates.items():
             reads = zip(ops[index].operands, candidate.operands, strict=False)
             for position, (value, wanted) in enumerate(reads):
-                is_sent = self.encoded.read_bits.to(ops[index], position) > 0
-                if layouts[value] != wanted and is_sent:
+                if layouts[value] == wanted:
+                    continue
+                if self.encoded.read_bits.to(ops[index], position) > 0:
                     steps = reshard_steps(self.encoded, self.decoded, ops[index], position)
                     self._moved[index, position] = steps
 

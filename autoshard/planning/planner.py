@@ -21,7 +21,7 @@ from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, Value
 from autoshard.planning.hand_plans import Propagate, best_by_hand
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.pricing import cautious
@@ -448,12 +448,10 @@ def spoken_priorities(rounds: Sequence[Round]) -> str:
 def _as_kept(graph: Graph, layout: LayoutPolicy) -> Graph:
     """The program with intermediates as wide as the compiler keeps them; its borders stay."""
     border = {op.results[0] for op in graph.arguments} | {op.operands[0] for op in graph.results}
-    return replace(
-        graph,
-        values=tuple(
-            value
-            if value.index in border
-            else replace(value, bits=layout.intermediate_bits(value.dtype, value.bits))
-            for value in graph.values
-        ),
-    )
+
+    def as_kept(value: Value) -> Value:
+        bits = layout.intermediate_bits(value.dtype, value.bits)
+        is_same = bits == value.bits or value.index in border
+        return value if is_same else replace(value, bits=bits)
+
+    return replace(graph, values=tuple(map(as_kept, graph.values)))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from autoshard.graph.dimension_classes import DimClasses, major_factors
+from autoshard.graph.dimension_classes import DimClasses
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _WAIST = 4
@@ -202,9 +202,8 @@ def _note_product(
 ) -> None:
     """What a product of the batch with one weight makes of the weight's dimensions."""
     assert op.rule is not None
-    sizes = op.rule.factor_sizes
     with_batch = {factor for dim in op.rule.operands[1 - weight] for factor in dim}
-    own = major_factors(op.rule.operands[weight], sizes)
+    own = op.rule.majors[weight]
     rows, columns = set(), set()
     for found, factor in zip(classes[op.operands[weight]], own, strict=True):
         if factor is None:
@@ -235,8 +234,8 @@ def _summed(op: Op, classes: DimClasses, of_examples: list[bool]) -> set[int]:
     """Classes that an op sums up within each example."""
     assert op.rule is not None
     found = set()
-    for value, factors, mine in zip(op.operands, op.rule.operands, of_examples, strict=True):
-        majors = major_factors(factors, op.rule.factor_sizes)
+    of_operands = op.rule.majors[: len(op.operands)]
+    for value, majors, mine in zip(op.operands, of_operands, of_examples, strict=True):
         found |= {
             dim_class
             for dim_class, factor in zip(classes[value], majors, strict=True)
