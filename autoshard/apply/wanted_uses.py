@@ -97,22 +97,21 @@ def wanted_uses(
                 continue
             reader = _reader(op, position, operand_paths)
             place = _place_before_lowering(graph, op, position, reader, operand_paths)
-            if place < 0:
-                continue
-            use = f"{reader}<{place}"
             stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
             readers = 0 if stops else _num_gathering(encoded, decoded, op, position)
             if readers == 1 or (readers and merges_all_gathers):
                 continue
             way = (*stops, wanted[position])
-            named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
-            found |= named
             is_entered = op.name == "while" and position == 0
-            if (op.kind is OpKind.COMPUTE or is_entered) and not is_slice:
-                source, bits = operand_paths[reader][place], encoded.read_bits.to(op, position)
-                for path in named:
-                    move = _Move(op.region, source or "", way, path.removeprefix(use), bits)
-                    alike.setdefault(move, _Alike()).paths[path] = path
+            for also in _places_alike(graph, op, place, reader, operand_paths):
+                use = f"{reader}<{also}"
+                named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
+                found |= named
+                if (op.kind is OpKind.COMPUTE or is_entered) and not is_slice:
+                    source, bits = operand_paths[reader][also], encoded.read_bits.to(op, position)
+                    for path in named:
+                        move = _Move(op.region, source or "", way, path.removeprefix(use), bits)
+                        alike.setdefault(move, _Alike()).paths[path] = path
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     found |= _before_asked(encoded, decoded)
@@ -531,6 +530,31 @@ def _place_before_lowering(
         for before in before_lowering(graph, op, op.operands[position])
     )
     return next((place for place in places if place >= 0), -1)
+
+
+def _places_alike(
+    graph: Graph,
+    op: Op,
+    place: int,
+    reader: str,
+    operand_paths: Mapping[str, tuple[str | None, ...]],
+) -> Sequence[int]:
+    """Places of an operand of its equation: of what a loop reads unchanged, under each name.
+
+    Args:
+        graph: The program.
+        op: Reads it.
+        place: One of them; -1 for none.
+        reader: The equation.
+        operand_paths: By equation.
+    """
+    value = op.operands[0]
+    readers = (graph.ops[index] for index in graph.consumers[value])
+    is_alone = sum(one.equation == op.equation for one in readers) == 1
+    if place < 0 or not (passes_through(op) and is_alone):
+        return [place] if place >= 0 else []
+    names = (path and graph.value_by_path.get(path) for path in operand_paths[reader])
+    return [at for at, name in enumerate(names) if at == place or name == value]
 
 
 def _is_free(graph: Graph, value: int) -> bool:
