@@ -42,6 +42,7 @@ from autoshard.graph.program import Graph, OpKind
 from autoshard.layouts import Layout, MeshParts
 from autoshard.sharding import Mesh, MeshAxis
 from autoshard.wishes.wishes import Wishes
+from experiments.results_table import provenance
 from tests.planner.traced import exported
 from tests.soak.op_cases import CASES, OpCase
 
@@ -406,10 +407,11 @@ def main() -> None:
         first = 1 + max(json.loads(line)["trial"] for line in chosen.record.open())
     counts: Counter[str] = Counter()
     deadline = time.monotonic() + chosen.minutes * 60
+    run = {"commit": provenance()["commit"], "kind": chosen.kind}
     with chosen.record.open("a") as record:
         for outcome in trials(first, chosen.seed, names, deadline, chosen.kind):
             counts[outcome.verdict] += 1
-            record.write(json.dumps(asdict(outcome)) + "\n")
+            record.write(json.dumps(run | asdict(outcome)) + "\n")
             record.flush()
             if outcome.verdict != "equal":
                 print(f"{outcome.trial} {outcome.case}: {outcome.verdict}, {outcome.detail}")

@@ -123,10 +123,21 @@ def _is_near(a: float, b: float) -> bool:
 
 
 def _of_ops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    counts = Counter(line["verdict"] for line in lines)
-    names = {line["case"] for line in lines}
-    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    yield f"{len(lines)} trials of {len(names)} ops: {told}; {_commits(lines)}."
+    for kind, title in _KINDS_OF_TRIALS.items():
+        trials = [line for line in lines if line["kind"] == kind]
+        if not trials:
+            continue
+        counts = Counter(line["verdict"] for line in trials)
+        names = {line["case"] for line in trials}
+        told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+        yield f"{title}: {len(trials)} trials of {len(names)} ops: {told}; {_commits(trials)}."
+
+
+_KINDS_OF_TRIALS = {
+    "random": "XLA's partitioner by itself, under random constraints",
+    "candidates": "Candidates that plans are offered",
+    "planned": "Plans under random pins",
+}
 
 
 def _of_files(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

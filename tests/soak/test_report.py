@@ -10,7 +10,7 @@ import pytest
 
 from experiments import results_table
 from tests.soak import report
-from tests.soak.report import _of_files, _of_programs, _of_stops, sections_of, write_report
+from tests.soak.report import _of_files, _of_ops, _of_programs, _of_stops, sections_of, write_report
 
 
 def program(number: int, commit: str, verdict: str) -> dict[str, Any]:
@@ -42,6 +42,15 @@ def test_a_file_with_problems_counts_until_it_has_none() -> None:
 
     (told,) = _of_files([case(0), case(1, "x"), case(2, "y"), case(1)])
     assert told == "3 files (3 plan), 1 with problems; 1 had problems that are mended; 3 at c."
+
+
+def test_trials_of_the_partitioner_are_told_apart_from_those_of_plans() -> None:
+    def trial(kind: str, verdict: str) -> dict[str, Any]:
+        return {"commit": "c", "kind": kind, "trial": 0, "case": "dot", "verdict": verdict}
+
+    of_xla, of_plans = _of_ops([trial("planned", "equal"), trial("random", "wrong")])
+    assert of_xla.endswith("1 trials of 1 ops: 1 wrong; 1 at c.")
+    assert of_plans == "Plans under random pins: 1 trials of 1 ops: 1 equal; 1 at c."
 
 
 def test_signals_are_told_by_the_clock_too() -> None:
