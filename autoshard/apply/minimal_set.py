@@ -273,7 +273,7 @@ class _Search:
 
 
 def cut_alike(one: Sharding, other: Sharding) -> bool:
-    """Whether two shardings cut every dimension by the same axes of one mesh."""
+    """True for two shardings that cut every dimension by the same axes of one mesh."""
     if one.inlined_mesh != other.inlined_mesh:
         return False
     return tuple(map(_joined, one.dims)) == tuple(map(_joined, other.dims))

@@ -236,7 +236,7 @@ def _read_by_call(
 
 
 def _follows_result(graph: Graph, op: Op) -> bool:
-    """Whether the partitioner cuts what an op reads as its result is cut.
+    """True where the partitioner cuts what an op reads as its result is cut.
 
     What an equation converts for the op that it is, is cut as that reads it.
     """

@@ -105,7 +105,9 @@ class Vmem:
                 short_lived[value.index] = _is_near(matmuls, maker, {maker.index, *times})
         loop_reads = read_whole(graph)
         num_bytes = {
-            value.index: value.num_bytes * written_bits.get(value.index, value.bits) // value.bits
+            value.index: value.num_bytes
+            * written_bits.get(value.index, value.bits)
+            // max(value.bits, 1)
             for value in graph.values
             if buffers.is_stored[value.index] and buffers.owner[value.index] == value.index
         }

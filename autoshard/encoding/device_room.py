@@ -42,6 +42,7 @@ class DeviceRoom:
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
         tables: As of `looked_up_tables`, where rows lie in lanes.
+        written_bits: By value, bits of an element as written, where they are fewer.
         at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
             is one and memory is scarce.
     """
@@ -62,6 +63,7 @@ class DeviceRoom:
     channels: Mapping[int, int] = field(default_factory=dict)
     rows: frozenset[int] = frozenset()
     tables: Mapping[int, int] = field(default_factory=dict)
+    written_bits: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -96,6 +98,7 @@ class DeviceRoom:
             channels,
             row_values(graph, buffers.updates) if is_tiled else frozenset(),
             facts.tables if is_tiled else {},
+            facts.written_bits,
         )
 
     @property

@@ -56,7 +56,7 @@ def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
 def _carried(
     importer: Importer, op: Any, body: Any, env: Env, place: tuple[str, str], scope: Scope
 ) -> Iterator[int]:
-    """What a loop carries: one value for equal ones that it reads unchanged, as in XLA."""
+    """Values that a loop carries: one for equal ones that it reads unchanged, as in XLA."""
     unchanged: dict[int, int] = {}
     ends = body.operations[-1].operands
     for operand, start, end in zip(op.operands, body.arguments, ends, strict=True):

@@ -79,7 +79,7 @@ class VmemAssignment:
         # Matmuls that are computed with all their readers have no buffer unless they are summed.
         known = {value_of(encoded, one) for one in ranges}
         known |= {(value, False) for value in room.buffers.unless_summed}
-        bits = encoded.read_bits.written(room.buffers.product_by_written)
+        bits = room.written_bits
         short = [
             _as_written(room.graph, one, bits)
             for one in temporaries

@@ -416,7 +416,7 @@ class _Clock:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is over before shardings are propagated."""
+        """True where it is over before shardings are propagated."""
         return self.is_over or self._seconds_left < self._stages.propagation_seconds
 
     @property

@@ -23,8 +23,8 @@ _LONG = frozenset({SEARCH, "mesh search"})
 """Stages that may take minutes."""
 
 _PROPAGATION = 2.0
-"""Times the seconds of tracing, which propagation takes with what it reads first: 1.4 to 2.1 of a
-graph network and of a U-Net (2026-11-29)."""
+"""Times the seconds of tracing, which propagation takes with what it reads first: 2.0 of a U-Net
+(2026-11-29)."""
 _SELDOM = 200_000
 """New objects after which a long stage looks for cycles among them. A choice."""
 

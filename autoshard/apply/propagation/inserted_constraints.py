@@ -42,7 +42,7 @@ class Opened:
     constraint: MlirOp
 
     def is_seen_at(self, place: Place) -> bool:
-        """Whether a path reads the value inside the loop, behind this constraint."""
+        """True for a path that reads the value inside the loop, behind this constraint."""
         return (
             self.value == place.value
             and any(is_inside(place.block, region.blocks[0]) for region in self.loop.regions)
@@ -142,7 +142,7 @@ class InsertedConstraints:
         return self._put(value, attribute, at, readers)
 
     def _before(self, value: MlirValue) -> MlirValue:
-        """What the program has where constraints were put behind it."""
+        """The value of the program behind which constraints were put."""
         while not isinstance(value.owner, ir.Block) and value.owner.operation in self._constraints:
             value = value.owner.operation.operands[0]
         return value
