@@ -40,14 +40,24 @@ _NEAR, _MANY_COLUMNS = 0.5, 4_000_000
 """The same, where presolve leaves more columns of the plan's own problem than that: searches as
 close as the others take minutes there (405B Llama of 4 layers: 9 million, over 75 s; 32 layers of
 an 8B Llama, 0.9 million, take one). A choice."""
-_DEARER = (1.0, 2.0, 4.0)
-"""Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
+_MOST_OF_FREE = 0.5
+"""Of the memory that the plan leaves free, what a simpler one may take, if that is more than the
+share of the limit. A choice."""
 _MOST_BEFORE_LOWERING = 4.0
-"""Memory that a part gives up by the problem, over what it may, and still is lowered: the compiler
-holds what the problem says within a few hundredths of the limit. A choice."""
+"""Shares of the limit that a part may hold more by the problem, to be lowered: the compiler holds
+what the problem says within a few hundredths of the limit. A choice."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Nodes that a simpler plan changes, with what that costs and adds to the penalties."""
+
+    cost: int
+    penalties: int
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,21 +78,39 @@ class Penalties:
         return Problem(self.nodes, tuple(Edge(edge.u, edge.v, counts) for edge, counts in ends))
 
     def simplest_part(
-        self, problem: Problem, choices: Sequence[int], simpler: Sequence[int], room: float
+        self,
+        problem: Problem,
+        choices: Sequence[int],
+        simpler: Sequence[int],
+        room: float,
+        most_peak: float = math.inf,
     ) -> tuple[int, ...]:
         """As much of a simpler plan as gives up no more than there is room for; all where it can.
 
         Nodes that differ change together where an edge joins them; so do groups of them that give
         up and win the same, as copies of a layer do. Those that give up least for each penalty
-        come first.
+        come first; those that hold more than `most_peak` with what came before are left out.
         """
-        if evaluate(problem, simpler).cost - evaluate(problem, choices).cost <= room:
+        before, whole = evaluate(problem, choices), evaluate(problem, simpler)
+        most_peak = max(most_peak, before.peak)
+        if whole.cost - before.cost <= room and whole.peak <= most_peak:
             return tuple(simpler)
-        differing = [
-            node
-            for node, pair in enumerate(zip(choices, simpler, strict=True))
-            if pair[0] != pair[1]
-        ]
+        taken = list(choices)
+        changes = (one for one in self._changes(problem, choices, simpler) if one.penalties < 0)
+        for change in sorted(changes, key=lambda one: -one.cost / one.penalties):
+            changed = list(taken)
+            for node in change.nodes:
+                changed[node] = simpler[node]
+            if change.cost <= room and evaluate(problem, changed).peak <= most_peak:
+                room, taken = room - change.cost, changed
+        return tuple(taken)
+
+    def _changes(
+        self, problem: Problem, choices: Sequence[int], simpler: Sequence[int]
+    ) -> Iterator[_Change]:
+        """Nodes that differ, in sets of groups that give up and win the same."""
+        both = zip(choices, simpler, strict=True)
+        differing = [node for node, (one, other) in enumerate(both) if one != other]
         joined = {node: node for node in differing}
 
         def group(node: int) -> int:
@@ -103,18 +131,13 @@ class Penalties:
                 before, after = ((plan[edge.u], plan[edge.v]) for plan in (choices, simpler))
                 for number, table in enumerate((edge.costs, counts)):
                     more[group(changed)][number] += int(table[after] - table[before])
-        alike = Counter(map(tuple, more.values()))
-        taken = set()
-        for cost, penalties in sorted(
-            (one for one in alike if one[1] < 0), key=lambda one: -one[0] / one[1]
-        ):
-            if alike[cost, penalties] * cost <= room:
-                room -= alike[cost, penalties] * cost
-                taken.add((cost, penalties))
-        return tuple(
-            simpler[node] if node in joined and tuple(more[group(node)]) in taken else choice
-            for node, choice in enumerate(choices)
-        )
+        alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for node in differing:
+            alike[tuple(more[group(node)])].append(node)
+        num_groups = Counter(map(tuple, more.values()))
+        for key, nodes in alike.items():
+            cost, penalties = (num_groups[key] * one for one in key)
+            yield _Change(cost, penalties, tuple(nodes))
 
     def priced(self, problem: Problem, price: int) -> Problem:
         """The problem in which each of them costs so much more."""
@@ -135,10 +158,10 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     """A plan with fewer constraints, unlike layers and unusual orders of axes.
 
     Each of them is given a price, the same for all. Where the plan found then gives up no more than
-    it may (a share of the step time, and as much of the memory limit) and has few of them left,
-    the price rises to what they may cost. Of one that gives up more a part is taken, the one that
-    gives up least for each. The next price is that at which it is as good as the best so far, so
-    that what is found then lies between the two.
+    it may (a share of the step time, and as much of the memory limit or half of what is free of it)
+    and has few of them left, the price rises to what they may cost. Of one that gives up more a
+    part is taken, the one that gives up least for each. The next price is that at which it is as
+    good as the best so far, so that what is found then lies between the two.
 
     Args:
         solution: The plan.
@@ -177,15 +200,12 @@ class _Trade:
         searches: For the solves.
         simplicity: The share that may be given up; None for the usual one.
         penalties: What makes a plan less simple.
-        fitting_times: Of the prices of memory that proved the bound, those at which choices last
-            fitted; the next search begins at half as many.
     """
 
     solution: Solution
     searches: Searches
     simplicity: float | None
     penalties: Penalties
-    fitting_times: float = _DEARER[0]
 
     @property
     def problem(self) -> Problem:
@@ -194,8 +214,7 @@ class _Trade:
     @cached_property
     def share(self) -> float:
         """The most that may be given up at all, in the problem's units."""
-        share = USUAL if self.simplicity is None else self.simplicity
-        return share * evaluate(self.problem, self.solution.choices).cost
+        return self._share * evaluate(self.problem, self.solution.choices).cost
 
     @property
     def slack(self) -> float:
@@ -247,24 +266,13 @@ class _Trade:
     def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:
         """Good choices at a price of each penalty; None where a clock had a say in them.
 
-        Where the limit binds, the best at the prices of memory that proved the plan's bound, or at
-        higher ones if they do not fit: those are found sooner than within the limit, in which a
-        search follows where none of them fit.
+        Memory has no limit, and costs what it costs in the proof of the plan's bound, if anything:
+        such choices are found at once, and a part is taken of those that hold too much.
         """
         priced = self.penalties.priced(self.problem, price)
-        prices = self.solution.result.memory_prices
-        least = self.fitting_times / 2.0
-        for times in [times for times in _DEARER if times >= least] if prices else ():
-            dearer = {time: times * one for time, one in prices.items()}
-            found = self._best_of(with_priced_memory(priced, dearer), start)
-            if found is None or evaluate(priced, found).is_allowed:
-                self.fitting_times = times
-                return found
-        return self._best_of(priced, start)
-
-    def _best_of(self, priced: Problem, start: tuple[int, ...]) -> tuple[int, ...] | None:
+        paying = with_priced_memory(priced, self.solution.result.memory_prices)
         gap = self.slack / evaluate(priced, self.solution.choices).cost
-        result = self.searches.another(priced, start, relative_gap=gap, copies_alike=True)
+        result = self.searches.another(paying, start, relative_gap=gap, copies_alike=True)
         return result.choices if result.status in _PROVEN else None
 
     def part_of(self, best: Solution, found: tuple[int, ...]) -> Solution | None:
@@ -272,29 +280,47 @@ class _Trade:
         problem, number = self.problem, self.count(best.choices)
         left = self.room - self.more(best.choices, self.solution.choices)
         for _ in range(_MOST_PARTS):
-            part = self.penalties.simplest_part(problem, best.choices, found, left)
-            if self.count(part) >= number or not evaluate(problem, part).is_allowed:
+            part = self.penalties.simplest_part(problem, best.choices, found, left, self.most_peak)
+            if self.count(part) >= number:
                 break
-            over = self.memory_given_up(part)
-            if over <= _MOST_BEFORE_LOWERING:
-                other = self.decided(part)
-                over = _given_up(other, self.solution, self.simplicity)
-                if over <= 1.0:
-                    return other
+            other = self.decided(part)
+            over = self.given_up(other)
+            if over <= 1.0:
+                return other
             more = self.more(part, best.choices)
             if more <= 0:  # all that is left is free: no smaller part would be another
                 break
             left = _MOST_OF_PART * more / over
         return None
 
-    def memory_given_up(self, choices: Sequence[int]) -> float:
-        """Memory that choices give up by the problem, over what they may."""
+    @cached_property
+    def most_peak(self) -> float:
+        """The most that a part may hold by the problem, to be lowered at all."""
         limit = self.problem.memory_limit
         if limit is None:
-            return 0.0
-        more = evaluate(self.problem, choices).peak - self.solution.alive_bytes
-        share = USUAL if self.simplicity is None else self.simplicity
-        return more / max(share * limit, 1.0)
+            return math.inf
+        more = max(_MOST_BEFORE_LOWERING * self._share * limit, self.more_bytes)
+        return min(limit, self.solution.alive_bytes + more)
+
+    @property
+    def more_bytes(self) -> float:
+        """What a plan may hold more as lowered."""
+        limit = self.solution.encoder.memory_limit
+        if limit is None:
+            return math.inf
+        return max(self._share * limit, _MOST_OF_FREE * (limit - self.solution.peak_bytes))
+
+    @property
+    def _share(self) -> float:
+        return USUAL if self.simplicity is None else self.simplicity
+
+    def given_up(self, other: Solution) -> float:
+        """Time or memory that a lowered plan gives up, over what it may."""
+        limit, before = self.solution.encoder.memory_limit, self.solution
+        seconds = (other.step_seconds / before.step_seconds - 1.0) / self._share
+        if limit is not None and other.peak_bytes > max(limit, before.peak_bytes):
+            return math.inf
+        return max(seconds, (other.peak_bytes - before.peak_bytes) / self.more_bytes)
 
     def decided(self, choices: tuple[int, ...]) -> Solution:
         """The plan of choices, lowered."""
@@ -303,18 +329,6 @@ class _Trade:
         with self.searches.stages.time("account"):
             answer = as_answer(solution, solution.result, choices, gap)
             return solution_of(solution.encoder, solution.encoded, answer)
-
-
-def _given_up(other: Solution, solution: Solution, simplicity: float | None) -> float:
-    """Time or memory that the lowered plan gives up, over what it may."""
-    share = USUAL if simplicity is None else simplicity
-    limit = solution.encoder.memory_limit
-    seconds = (other.step_seconds / solution.step_seconds - 1.0) / share
-    if limit is None:
-        return seconds
-    if other.peak_bytes > max(limit, solution.peak_bytes):
-        return math.inf
-    return max(seconds, (other.peak_bytes - solution.peak_bytes) / (share * limit))
 
 
 def _penalties(solution: Solution) -> Penalties:

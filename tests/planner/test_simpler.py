@@ -104,12 +104,12 @@ def test_a_part_that_gives_up_too_much_as_lowered_is_not_tried_twice(
         tried.append(choices)
         return SimpleNamespace(choices=choices)
 
-    def given_up(found: Any, *_: Any) -> float:
+    def given_up(_: Any, found: Any) -> float:
         return 1.04 if found.choices[0] else 0.5
 
     monkeypatch.setattr(simpler._Trade, "room", 24.0)
     monkeypatch.setattr(simpler._Trade, "decided", decided)
-    monkeypatch.setattr(simpler, "_given_up", given_up)
+    monkeypatch.setattr(simpler._Trade, "given_up", given_up)
     penalties = Penalties((np.array([1, 0]),) * 3, ())
     unused: Any = None
     found = simpler._Trade(before, unused, None, penalties).part_of(before, (1, 1, 1))
@@ -126,7 +126,7 @@ def test_a_plan_that_is_no_dearer_and_gives_up_too_much_as_lowered_is_tried_once
     tried: list[tuple[int, ...]] = []
     monkeypatch.setattr(simpler._Trade, "room", 24.0)
     monkeypatch.setattr(simpler._Trade, "decided", lambda _, choices: tried.append(choices))
-    monkeypatch.setattr(simpler, "_given_up", lambda *_: 10.0)
+    monkeypatch.setattr(simpler._Trade, "given_up", lambda *_: 10.0)
     penalties = Penalties((np.array([1, 0]),), ())
     unused: Any = None
     assert simpler._Trade(before, unused, None, penalties).part_of(before, (1,)) is None
@@ -168,7 +168,9 @@ def test_of_a_simpler_plan_that_does_not_fit_what_is_free_is_taken(
     monkeypatch.setattr(
         simpler._Trade, "decided", lambda _, choices: SimpleNamespace(choices=choices)
     )
-    monkeypatch.setattr(simpler, "_given_up", lambda one, *_: math.inf if one.choices[0] else 0.0)
+    monkeypatch.setattr(
+        simpler._Trade, "given_up", lambda _, one: math.inf if one.choices[0] else 0.0
+    )
     unused: Any = None
     penalties = Penalties((np.array([1, 0]),) * 2, ())
     found = simpler._Trade(before, unused, None, penalties).part_of(before, (1, 1))
@@ -177,92 +179,83 @@ def test_of_a_simpler_plan_that_does_not_fit_what_is_free_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("price", "statuses", "answer", "searched"),
+    ("prices", "status", "answer"),
     [
-        pytest.param(0.25, {}, (1,), [None], id="fits"),
-        pytest.param(0.0625, {}, (1,), [None, None], id="does not fit before the price rises"),
-        pytest.param(0.001, {}, (1,), [None, None, None, 50], id="fits at no price"),
-        pytest.param(0.25, {1: Status.FEASIBLE}, None, [None], id="cut off"),
-        pytest.param(0.0625, {2: Status.FEASIBLE}, None, [None, None], id="cut off later"),
+        pytest.param({}, None, (0,), id="memory is free"),
+        pytest.param({0: 0.25}, None, (1,), id="memory costs what it does in the proof"),
+        pytest.param({}, Status.FEASIBLE, None, id="cut off"),
     ],
 )
-def test_choices_at_prices_of_memory_are_searched_until_some_fit_or_a_clock_cuts(
-    price: float,
-    statuses: Mapping[int, Status],
-    answer: tuple[int, ...] | None,
-    searched: list[int | None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
-    problem = Problem(
-        node_costs=(np.array([0, 10]),), edges=(), node_memory=(held,), memory_limit=50
-    )
-    before: Any = SimpleNamespace(
-        choices=(1,),
-        encoded=SimpleNamespace(problem=problem),
-        result=SimpleNamespace(memory_prices={0: price}, reduced_columns=0),
-    )
-    limits: list[int | None] = []
-
-    def another(priced: Problem, *_: Any, **__: Any) -> Result:
-        limits.append(priced.memory_limit)
-        found = solve(priced)
-        return replace(found, status=statuses.get(len(limits), found.status))
-
-    monkeypatch.setattr(simpler._Trade, "room", 1.0)
-    searches: Any = SimpleNamespace(another=another)
-    trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
-    assert trade.at(1, (1,)) == answer
-    assert limits == searched
-
-
-def test_the_next_search_begins_at_half_the_price_of_memory_at_which_choices_fitted(
-    monkeypatch: pytest.MonkeyPatch,
+def test_simpler_choices_pay_for_memory_and_have_no_limit(
+    prices: Mapping[int, float], status: Status | None, answer: tuple[int, ...] | None
 ) -> None:
     held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
     problem = Problem((np.array([0, 10]),), node_memory=(held,), memory_limit=50)
     before: Any = SimpleNamespace(
         choices=(1,),
         encoded=SimpleNamespace(problem=problem),
-        result=SimpleNamespace(memory_prices={0: 0.0225}, reduced_columns=0),
+        result=SimpleNamespace(memory_prices=prices, reduced_columns=0),
     )
-    prices: list[int] = []
+    limits: list[int | None] = []
 
     def another(priced: Problem, *_: Any, **__: Any) -> Result:
-        prices.append(int(priced.node_costs[0][0]))
-        return solve(priced)
+        limits.append(priced.memory_limit)
+        found = solve(priced)
+        return replace(found, status=status or found.status)
 
-    monkeypatch.setattr(simpler._Trade, "room", 1.0)
     searches: Any = SimpleNamespace(another=another)
     trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
-    assert [trade.at(1, (1,)), trade.at(1, (1,))] == [(1,), (1,)]
-    assert prices == [2, 5, 11, 5, 11]
+    assert trade.at(1, (1,)) == answer
+    assert limits == [None]
 
 
-def test_a_part_that_holds_far_more_by_the_problem_is_not_lowered(
+def test_of_a_part_what_holds_far_more_by_the_problem_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = NodeMemory(node=0, usage=np.array([0, 500]), start=0, stop=1)
     costs = (np.array([0, 9]), np.array([0, 5]))
     problem = Problem(costs, node_memory=(held,), memory_limit=1000)
     before: Any = SimpleNamespace(
-        choices=(0, 0), encoded=SimpleNamespace(problem=problem), alive_bytes=0
+        choices=(0, 0),
+        encoded=SimpleNamespace(problem=problem),
+        encoder=SimpleNamespace(memory_limit=1000),
+        alive_bytes=0,
+        peak_bytes=980,
     )
-    tried: list[tuple[int, ...]] = []
-
-    def decided(_: Any, choices: tuple[int, ...]) -> Any:
-        tried.append(choices)
-        return SimpleNamespace(choices=choices)
-
     monkeypatch.setattr(simpler._Trade, "room", 300.0)
-    monkeypatch.setattr(simpler._Trade, "decided", decided)
-    monkeypatch.setattr(simpler, "_given_up", lambda *_: 0.5)
+    monkeypatch.setattr(
+        simpler._Trade, "decided", lambda _, choices: SimpleNamespace(choices=choices)
+    )
+    monkeypatch.setattr(simpler._Trade, "given_up", lambda *_: 0.5)
     unused: Any = None
     trade = simpler._Trade(before, unused, None, Penalties((np.array([1, 0]),) * 2, ()))
-    assert trade.part_of(before, (1, 1)) is None
-    assert tried == []
-    assert trade.part_of(before, (0, 1)) is not None
-    assert tried == [(0, 1)]
+    found = trade.part_of(before, (1, 1))
+    assert found is not None
+    assert found.choices == (0, 1)
+    assert trade.part_of(before, (1, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "peak", "room"), [(1000, 400, 300.0), (1000, 990, 10.0), (None, 400, math.inf)]
+)
+def test_a_simpler_plan_may_take_half_of_the_memory_that_is_free(
+    limit: int | None, peak: int, room: float
+) -> None:
+    before: Any = SimpleNamespace(
+        encoder=SimpleNamespace(memory_limit=limit), peak_bytes=peak, step_seconds=1.0
+    )
+    unused: Any = None
+    trade = simpler._Trade(before, unused, None, unused)
+    assert trade.more_bytes == room
+
+    def given_up(more_bytes: int, seconds: float) -> float:
+        after: Any = SimpleNamespace(peak_bytes=peak + more_bytes, step_seconds=seconds)
+        return trade.given_up(after)
+
+    assert given_up(0, 1.005) == pytest.approx(0.5)
+    if limit is not None:
+        assert given_up(int(room), 1.0) == 1.0
+        assert given_up(limit, 1.0) == math.inf
 
 
 @pytest.mark.parametrize(("num_columns", "share"), [(1_000_000, 0.02), (9_000_000, 0.5)])
