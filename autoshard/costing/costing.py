@@ -22,6 +22,7 @@ from autoshard.costing.local_products import (
     grouped_share,
     local_features,
     local_products,
+    padded_taps,
     product_factors,
 )
 from autoshard.costing.model_dtype import model_dtype
@@ -168,10 +169,10 @@ class Costing(MoveCosts):
         found = product_factors(op.rule)
         return macs[bool(found.summed)] if found.is_depthwise else 0.0
 
-    def vector_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+    def vector_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else.
 
-        Its features fill whole lanes.
+        Its features fill whole lanes, and padding is computed.
         """
         macs, clock = self.depthwise_macs(op), self.model.hardware.compute.clock_hertz
         if not macs or not clock:
@@ -180,7 +181,8 @@ class Costing(MoveCosts):
         features = local_features(self.parts, op.rule, candidates)
         lanes = self.backend.layout.num_lanes
         padded = np.ceil(features / lanes) * lanes / features
-        multiply_adds = computed_zeros(op) * op.flops / 2 / self.arrays(candidates).cut
+        computed = computed_zeros(op) * padded_taps(graph, op) * op.flops / 2
+        multiply_adds = computed / self.arrays(candidates).cut
         return np.asarray(multiply_adds * padded / (macs * clock))
 
     def window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray:
@@ -200,7 +202,7 @@ class Costing(MoveCosts):
             return 0.0
         (flops,), dtype = self.padded_flops(op, (candidate,)), self.operand_dtype(graph, op)
         seconds = self.model.compute_seconds(float(flops), 0.0, dtype, op.op_class.value)
-        (on_vectors,) = self.vector_seconds(op, (candidate,))
+        (on_vectors,) = self.vector_seconds(graph, op, (candidate,))
         return float(max(seconds - self.launch_seconds, 0.0) + on_vectors)
 
     def operand_dtype(self, graph: Graph, op: Op) -> str:

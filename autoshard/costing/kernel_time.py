@@ -153,7 +153,7 @@ class KernelTime:
         if self.is_in_other_kernel(op):
             seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
         if op.op_class is OpClass.CONVOLUTION:
-            seconds = seconds + costing.vector_seconds(op, candidates)
+            seconds = seconds + costing.vector_seconds(graph, op, candidates)
         if op.op_class is OpClass.MATMUL:
             more = self.matmuls.start_seconds(op) - costing.launch_seconds
             started = seconds + more + self.matmuls.ragged_seconds(op, arrays)

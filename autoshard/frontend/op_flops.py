@@ -11,7 +11,6 @@ from collections.abc import Callable
 from math import log2, prod
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, stablehlo
 
@@ -19,7 +18,6 @@ from autoshard.frontend import op_kinds
 from autoshard.frontend.graph_builder import TensorType
 from autoshard.frontend.windows import integers, read_windows
 from autoshard.graph.program import OpClass
-from autoshard.graph.window import Window
 
 SCAN_BLOCK = 16
 """XLA computes a long running sum in blocks of this many elements, not by one window each.
@@ -89,21 +87,12 @@ def _convolution(op: Any, operands: Shapes, results: Shapes) -> float:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     pairs = 1
     for window in read_windows(op, "convolution", operands):
-        pairs *= _window_hits(window, inputs[window.image], results[0][window.made])
+        pairs *= window.hits(inputs[window.image], results[0][window.made])
     batch_groups: int = ir.IntegerAttr(op.attributes["batch_group_count"]).value
     images: int = inputs[numbers.input_batch_dimension] // batch_groups
     features_out: int = kernel[numbers.kernel_output_feature_dimension]
     features_in: int = kernel[numbers.kernel_input_feature_dimension]  # of one group
     return 2.0 * images * features_out * features_in * pairs
-
-
-def _window_hits(window: Window, num_inputs: int, num_outputs: int) -> int:
-    """Pairs of an output and a kernel tap, along one dimension, that meet an input element."""
-    outputs = np.arange(num_outputs)[:, None] * window.stride
-    taps = np.arange(window.size)[None, :] * window.dilation
-    places = outputs + taps - window.low
-    inside = (places >= 0) & (places <= (num_inputs - 1) * window.base_dilation)
-    return int(np.count_nonzero(inside & (places % window.base_dilation == 0)))
 
 
 def _reduce(op: Any, operands: Shapes, results: Shapes) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -33,6 +35,18 @@ class Window:
     def starts_between_elements(self) -> bool:
         """True where padding cuts off some of the gaps before an element of a dilated image."""
         return self.low < 0 and self.low % self.base_dilation != 0
+
+    def hits(self, image: int, made: int) -> int:
+        """Pairs of an element of the result and a tap that meet an element of the image.
+
+        Args:
+            image: Elements of the image.
+            made: Elements of the result.
+        """
+        outputs = np.arange(made)[:, None] * self.stride
+        places = outputs + np.arange(self.size)[None, :] * self.dilation - self.low
+        inside = (places >= 0) & (places <= (image - 1) * self.base_dilation)
+        return int(np.count_nonzero(inside & (places % self.base_dilation == 0)))
 
     def is_aligned(self, image: int, made: int, pieces: int) -> bool:
         """True where the windows of each piece of the result start in the same piece of the image.

@@ -140,7 +140,7 @@ def vector_seconds(run: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
     parts = parts_of("x=2")
     whole = next(c for c in CandidateMaker(parts).of_rule(op.rule) if c.cut == 1)
     costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
-    return float(costing.vector_seconds(op, (whole,))[0])
+    return float(costing.vector_seconds(graph, op, (whole,))[0])
 
 
 def test_depthwise_features_fill_lanes() -> None:
