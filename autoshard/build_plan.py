@@ -15,7 +15,8 @@ from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
 from autoshard.offload.choice import OffloadedStates
-from autoshard.planning.hand_plans import HandBaselines, HandPrices, hand_plan_notes
+from autoshard.planning.hand_baselines import HandBaselines, hand_plan_notes
+from autoshard.planning.hand_prices import HandPrices
 from autoshard.planning.planner import spoken_priorities
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.product_records import planned_products

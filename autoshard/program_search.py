@@ -19,10 +19,11 @@ from autoshard.offload.asked import AskedState, asked_states
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
 from autoshard.offload_candidates import StateCandidates, notes_on_asked
 from autoshard.offload_search import PlannedStates, StateSearch
-from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
+from autoshard.planning.hand_prices import HandPrices, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.searches import LONG, SHORT, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
+from autoshard.planning.spread_layouts import Propagate
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch

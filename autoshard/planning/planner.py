@@ -22,7 +22,7 @@ from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph, Value
-from autoshard.planning.hand_plans import Propagate, best_by_hand
+from autoshard.planning.hand_prices import best_by_hand
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.pricing import cautious
 from autoshard.planning.room_for_gaps import with_room_for_gaps
@@ -36,6 +36,7 @@ from autoshard.planning.solution import (
     as_answer,
     solution_of,
 )
+from autoshard.planning.spread_layouts import Propagate
 from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.planning.tightened import tightened

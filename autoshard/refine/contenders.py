@@ -13,9 +13,10 @@ from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.layouts import Layout
-from autoshard.planning.hand_plans import Propagate, price_hand_plans, solution_with
+from autoshard.planning.hand_prices import price_hand_plans, solution_with
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
+from autoshard.planning.spread_layouts import Propagate
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding, format_mesh
 

@@ -15,13 +15,12 @@ from types import SimpleNamespace
 import pytest
 
 from autoshard.graph.program import Graph
-from autoshard.planning import hand_plans as hand_plans_module
-from autoshard.planning.hand_plans import (
-    HandBaselines,
+from autoshard.planning import hand_prices
+from autoshard.planning.hand_baselines import HandBaselines, hand_plan_notes
+from autoshard.planning.hand_plans import hand_plans
+from autoshard.planning.hand_prices import (
     HandPrices,
     best_by_hand,
-    hand_plan_notes,
-    hand_plans,
     price_hand_plans,
     with_floor,
 )
@@ -130,7 +129,7 @@ def test_what_others_compute_on_the_machine_is_no_time_of_hand_plans(
 ) -> None:
     wall = map(float, itertools.count(0, 1000))  # of a machine that is busy with something else
     clock = SimpleNamespace(process_time=time.process_time, monotonic=lambda: next(wall))
-    monkeypatch.setattr(hand_plans_module, "time", clock)
+    monkeypatch.setattr(hand_prices, "time", clock)
     assert priced(solved(step())).late == ()
 
 
@@ -354,7 +353,7 @@ def test_a_hand_plan_that_costs_far_more_is_lowered_only_for_its_row() -> None:
 def test_a_hand_plan_whose_kernels_and_collectives_take_as_long_is_lowered_only_for_its_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hand_plans_module, "_FLOOR_MARGIN", 1e9)
+    monkeypatch.setattr(hand_prices, "_FLOOR_MARGIN", 1e9)
     solution = solved(step())
     prices = priced(solution)
     with_floor(solution, prices, None, relative_gap=0.01)
@@ -377,7 +376,7 @@ def test_rows_are_copied_and_pickled_without_their_problem() -> None:
 
 
 def test_hand_plans_that_time_is_up_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand_plans_module, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(hand_prices, "_LEAST_SECONDS", 0.0)
     solution = solved(step())
     prices = price_hand_plans(solution, silent, replace(OPTIONS, time_limit_seconds=0.0))
     assert prices.late == ("replicated", "data parallel", "fsdp")
