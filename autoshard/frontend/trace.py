@@ -25,6 +25,7 @@ from autoshard.frontend.batched_vectors import without_batched_vectors
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.empty_windows import without_empty_windows
 from autoshard.frontend.equal_equations import without_equal_equations
 from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
@@ -36,6 +37,7 @@ from autoshard.frontend.explicit_axes import (
     without_explicit_types,
 )
 from autoshard.frontend.fingerprint import record_program
+from autoshard.frontend.known_control import without_known_control
 from autoshard.frontend.meshes import (
     abstract_mesh,
     as_auto,
@@ -372,7 +374,8 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
-    products = without_outer_products(honour_dangling(hoisted.jaxpr))
+    settled = without_known_control(honour_dangling(hoisted.jaxpr))
+    products = without_outer_products(without_empty_windows(settled))
     live = without_equal_equations(without_dead_equations(products))
     matmuls = without_batched_vectors(with_sliced_matmuls(live))
     if matmuls is not live:

@@ -52,7 +52,9 @@ def looped(x: Any, ws: Any) -> Any:
 
 def branched(x: Any, ws: Any) -> Any:
     doubled = jax.lax.cond(jnp.sum(x) > 0, lambda c: c @ ws[0], lambda c: c - ws[1, :8], x)
-    return jax.lax.switch(2, [jnp.tanh, jnp.sin, lambda c: c * 2 + doubled], doubled)
+    return jax.lax.switch(
+        jnp.sum(x > 0) % 3, [jnp.tanh, jnp.sin, lambda c: c * 2 + doubled], doubled
+    )
 
 
 def rematerialised(x: Any, ws: Any) -> Any:
@@ -164,7 +166,8 @@ def test_constraints_anywhere_change_no_number(fn: Callable[..., Any], axes: lis
     program = trace(fn, (X, WS), mesh=MESH, context=AUTO.abstract_mesh)
     rng = random.Random(fn.__name__)
     shapes = constrainable(program)
-    chosen = sorted(shapes)
+    # Compilers refuse branches that end in unlike constraints.
+    chosen = sorted(path for path in shapes if "]/out<" not in path)
     if fn is with_shard_map:
         chosen = [path for path in chosen if ".jaxpr/" not in path]
     constraints = {
