@@ -36,6 +36,14 @@ class StepKind(Enum):
     PERMUTE = "collective-permute"
 
 
+_FOLDED = frozenset({StepKind.SLICE, StepKind.ALL_GATHER})
+"""Steps that compilers fold where one constant fills what they are given.
+
+Of all-to-alls XLA folds those that no compiler splits before into one operand for each device:
+openxla/xla, `algebraic_simplifier.cc`, `HandleAllToAll`; host CPUs split them (jaxlib 0.10.2).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step: kind, the mesh parts it works over, and the layout after it."""
@@ -312,7 +320,8 @@ class Resharder:
     def table(self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int) -> ReshardTable:
         """All-pairs reshards among `layouts` of a tensor; chains stay within these layouts.
 
-        Elements of no bits are not sent: their reshards take no time.
+        A tensor whose elements have no bits is filled by one constant: steps that compilers fold
+        take no time, others that of bytes.
         """
         key = (layouts, shape, bits)
         table = self._tables.get(key)
@@ -325,9 +334,11 @@ class Resharder:
         self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int
     ) -> ReshardTable:
         arrays = self._step_arrays(layouts, shape)
-        total = prod(shape) * bits / 8
+        total = prod(shape) * (bits or 8) / 8
         weights = np.zeros(len(arrays.steps))
-        for (kind, step_parts), members in arrays.groups if bits else ():
+        for (kind, step_parts), members in arrays.groups:
+            if not bits and kind in _FOLDED:
+                continue
             num_bytes = total / arrays.shards[members]
             weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
         size = len(layouts)

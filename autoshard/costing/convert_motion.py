@@ -15,7 +15,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.splats import splats
+from autoshard.graph.splats import is_filled, splats
 
 _REARRANGES = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
@@ -48,7 +48,7 @@ class ReadBits:
             (op.index, place): 0
             for op in graph.ops
             for place, value in enumerate(op.operands)
-            if value in filled and graph.maker(value).kind is not OpKind.FREE
+            if is_filled(graph, op, place, filled) and graph.maker(value).kind is not OpKind.FREE
         }
         return cls(graph, {**_narrowed(graph, backend, _WHILE), **unsent}, widened)
 

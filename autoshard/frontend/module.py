@@ -47,6 +47,7 @@ from autoshard.frontend.loop_invariants import hoist_loop_invariants
 from autoshard.frontend.refused_borders import refused_border
 from autoshard.frontend.trip_counts import ToldTripCounts, check_trip_count
 from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.splats import without_folded_collectives
 from autoshard.graph.verify import verify_graph
 from autoshard.sharding import parse_mesh
 
@@ -185,7 +186,8 @@ def _import(importer: Importer, module: Any) -> Graph:
     count_loops(importer)
     leave_out_dead_code(importer.build, importer.controls)
     _report_constants(importer)
-    return importer.build.finish(importer.names.donated, importer.num_captured)
+    graph = importer.build.finish(importer.names.donated, importer.num_captured)
+    return without_folded_collectives(graph)
 
 
 def _report_constants(importer: Importer) -> None:
