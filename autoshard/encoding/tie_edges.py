@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.op_candidates import place_of
-from autoshard.graph.program import Graph, Op
+from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes.wishes import Wishes
 from solvers import FORBIDDEN, Edge
+
+_COPIES = "the copies of an unrolled loop body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,13 @@ class TieEdges:
         Raises:
             ConstraintError: Tensors tied together have no sharding in common.
         """
-        ties = [*self._in_groups(), *self._donated(), *self._wished(), *self._constrained()]
+        ties = [
+            *self._in_groups(),
+            *self._read_by_copies(),
+            *self._donated(),
+            *self._wished(),
+            *self._constrained(),
+        ]
         refuse_clashes(ties)
         return [
             Edge(a.node, b.node, unequal(a.layouts, b.layouts, FORBIDDEN))
@@ -50,6 +58,19 @@ class TieEdges:
             yield from self._chain(
                 ((self.graph.maker(v), v) for v in group), "one shard_alike group"
             )
+
+    def _read_by_copies(self) -> Iterator[Tie]:
+        """Reads of what an unrolled body computes in all copies: a constraint reaches them all."""
+        for group in self.graph.groups:
+            readers: dict[tuple[str, str, int], list[Op]] = {}
+            for value in group:
+                for op in (self.graph.ops[index] for index in self.graph.consumers[value]):
+                    if op.kind is OpKind.COMPUTE and op.index in self.node_by_op:
+                        for place in (i for i, read in enumerate(op.operands) if read == value):
+                            readers.setdefault((op.equation, op.name, place), []).append(op)
+            for (_, _, place), ops in readers.items():
+                if len(ops) == len(group):
+                    yield from self._alike([self._read(op, place) for op in ops], _COPIES)
 
     def _donated(self) -> Iterator[Tie]:
         reason = "an argument given up (donated) and the result that replaces it"
@@ -67,14 +88,22 @@ class TieEdges:
         for u, v in constrained_arguments(self.graph, self.wishes):
             name = self.graph.values[u.results[0]].name
             reason = f"the sharding constraint that alone reads {name}"
-            for tie in self._chain(((u, u.results[0]), (v, v.results[0])), reason):
-                if not set(tie.first.layouts).isdisjoint(tie.second.layouts):  # not another mesh's
-                    yield tie
+            yield from self._alike([self._end(one, one.results[0]) for one in (u, v)], reason)
 
     def _chain(self, members: Iterable[tuple[Op, int]], reason: str) -> Iterator[Tie]:
         """Ties each to the next, of those that are decided."""
         held = [self._end(op, value) for op, value in members if op.index in self.node_by_op]
         return (Tie(a, b, reason) for a, b in pairwise(held))
+
+    def _alike(self, ends: Sequence[TiedTensor], reason: str) -> Iterator[Tie]:
+        """Likewise, of tensors that may be sharded alike: not on another mesh, say."""
+        if set(ends[0].layouts).intersection(*(end.layouts for end in ends[1:])):
+            yield from (Tie(a, b, reason) for a, b in pairwise(ends))
+
+    def _read(self, op: Op, place: int) -> TiedTensor:
+        """An operand as an op reads it."""
+        layouts = tuple(candidate.operands[place] for candidate in self.candidates[op.index])
+        return TiedTensor(self.node_by_op[op.index], layouts, self._label(op, op.operands[place]))
 
     def _end(self, op: Op, value: int) -> TiedTensor:
         """A value as an op has it; one object for each."""

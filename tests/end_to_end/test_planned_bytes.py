@@ -107,6 +107,33 @@ def test_all_copies_of_an_unrolled_body_compute_where_the_plan_says() -> None:
     assert planned == compiled == 0
 
 
+def test_all_copies_of_an_unrolled_body_read_what_they_sum_alike() -> None:
+    """A sum of all elements has no sharding that could hold its copies."""
+
+    def fn(x: jax.Array, rows: jax.Array) -> Any:
+        def body(carry: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            kept = lax.with_sharding_constraint(row, P(("a", "b")))
+            return jnp.tanh(carry + jnp.mean(jnp.tanh(~kept))), carry
+
+        return lax.scan(body, x, rows, unroll=2)[0]
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    rows = jax.ShapeDtypeStruct((3, 192), np.dtype(np.int32))
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, jax.ShapeDtypeStruct((3, 8), "f4"), rows)
+    assert planned == compiled > 0
+
+
+def test_the_gradient_of_a_pool_without_windows_needs_nothing() -> None:
+    def pooled(x: jax.Array) -> Any:
+        return jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"))
+
+    wide = jax.ShapeDtypeStruct((64, 1), np.dtype(np.float32))
+    asked = {"in_shardings": P(("a", "b")), "out_shardings": P()}
+    planned, compiled = verified(jax.grad(pooled), wide, **asked)
+    assert planned == compiled == 0
+
+
 def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
     """Compilers drop such a carry, and the product that makes its next value."""
 
@@ -323,7 +350,7 @@ def test_what_jax_lowers_otherwise_for_cpus_is_planned_as_it_runs_there() -> Non
 
 @pytest.mark.parametrize("wanted", [P(), P("b", "a"), P(None, "a")], ids=str)
 def test_what_one_constant_fills_is_sent_nowhere(wanted: P) -> None:
-    """Compilers fold an all-gather, an all-to-all or a permute of such a value."""
+    """XLA folds an all-gather of such a value, and on host CPUs neither of the other moves."""
 
     def fn(x: jax.Array) -> Any:
         kept = lax.with_sharding_constraint(jnp.full_like(x, 2.0), P("a", "b"))
@@ -332,6 +359,67 @@ def test_what_one_constant_fills_is_sent_nowhere(wanted: P) -> None:
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
         planned, compiled = verified(fn, X, in_shardings=wanted, out_shardings=wanted)
+    assert planned == compiled == 0
+
+
+def test_what_one_constant_fills_changes_dimensions_by_way_of_all_of_it() -> None:
+    def fn(x: jax.Array) -> Any:
+        return lax.with_sharding_constraint(jnp.full_like(x, 2.0), P("b"))
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, out_shardings=P(None, "b"))
+    assert planned == compiled == 0
+
+
+def test_collectives_of_what_one_constant_fills_are_folded() -> None:
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def fn(x: jax.Array) -> Any:
+        def body(piece: jax.Array) -> Any:
+            return lax.psum(lax.all_gather(piece, "b", tiled=True), "b")
+
+        mapped = jax.shard_map(body, mesh=mesh, in_specs=P("b"), out_specs=P(), check_vma=False)
+        return mapped(jnp.zeros_like(x)) + x
+
+    planned, compiled = verified(fn, X, in_shardings=P("b"), out_shardings=P("b"))
+    assert planned == compiled == 0
+
+
+def test_a_branch_is_given_what_one_constant_fills() -> None:
+    def fn(x: jax.Array, is_first: jax.Array) -> Any:
+        made = lax.with_sharding_constraint(jnp.full_like(x, 2.0), P("b"))
+        wanted = lambda y: lax.with_sharding_constraint(jnp.sin(y), P()) * 2.0  # noqa: E731
+        return lax.cond(is_first, wanted, jnp.cos, made)
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    flag = jax.ShapeDtypeStruct((), np.dtype(np.bool_))
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, flag, out_shardings=P("b"))
+    assert planned == compiled
+
+
+def test_a_branch_that_is_always_taken_shares_moves_with_what_is_around() -> None:
+    def fn(x: jax.Array) -> Any:
+        return lax.switch(1, [jnp.sin, jnp.tanh, jnp.cos], x), jnp.cumsum(x, 2)
+
+    small = jax.ShapeDtypeStruct((8, 1, 16), np.dtype(np.float32))
+    planned, compiled = verified(fn, small, in_shardings=P(None, None, "b"), out_shardings=P())
+    assert planned == compiled == 8 * 16 * 4
+
+
+def test_a_loop_that_hands_on_what_it_is_given_is_not_paid_for() -> None:
+    def fn(x: jax.Array) -> Any:
+        def body(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            kept = lax.with_sharding_constraint(carry[0], P("b"))
+            return kept, carry[1] + jnp.sum(carry[0])
+
+        count = (jnp.sum(x) > 0).astype(jnp.int32) + 1
+        return lax.fori_loop(0, count, body, (x, jnp.zeros(())))[0]
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, in_shardings=P("b"), out_shardings=P("b"))
     assert planned == compiled == 0
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from autoshard.encoding.left_in_place import is_left_in_place
 from autoshard.graph.program import OpClass
 from tests.planner.graphs import plan
 from tests.planner.traced import exported
@@ -47,3 +48,13 @@ def test_the_test_of_a_loop_in_one_equation_reduces_what_the_loop_carries_as_it_
     assert moved_for_several.isdisjoint(op.index for op in reductions)
     for op in reductions:
         assert decoded.candidates[op.index].operands[0] == decoded.layouts[op.operands[0]]
+
+
+def test_a_ragged_matmul_sums_the_rows_that_it_masks_as_they_are_sharded() -> None:
+    def fn(rows: jax.Array) -> Any:
+        return jax.lax.ragged_dot(rows, jnp.ones((2, 24, 4)), jnp.array([1, 2], jnp.int32))
+
+    rows = jax.ShapeDtypeStruct((3, 24), jnp.float32)
+    graph, _ = exported(fn, rows, mesh="x=8", platform="cpu")
+    (matmul,) = (op for op in graph.ops if op.op_class is OpClass.MATMUL)
+    assert is_left_in_place(graph, matmul, matmul.operands[0])
