@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ class Encoder:
     corrections: Corrections = NO_CORRECTIONS
     op_terms: tuple[OpTermKind, ...] = OP_TERMS
     has_residuals_to_choose: bool = False
-    _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
+    _candidates: dict[int, tuple[Candidate, ...]] = field(init=False)
     tables: Tables = field(init=False)
     facts: ProgramFacts = field(init=False)
     room: DeviceRoom = field(init=False)
@@ -111,27 +111,32 @@ class Encoder:
     _known_offered: _Offered | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        graph, buffers, costing = self.graph, self.buffers, self.costing
-        self.facts = ProgramFacts(graph, buffers, costing, self.wishes.alike)
-        self.tables = Tables(graph, self.facts.read_bits, Resharder(costing.parts, costing))
+        graph, parts = self.graph, self.costing.parts
+        self.facts = ProgramFacts(graph, self.buffers, self.costing, self.wishes.alike)
+        self._offers = OpCandidates(
+            graph,
+            parts,
+            self.wishes,
+            self.costing.backend.collectives,
+            self.max_candidates,
+            self.round,
+        )
+        self._begin(Resharder(parts, self.costing))
+
+    def _begin(self, resharder: Resharder) -> None:
+        """Starts without candidates; reshards that were found are shared."""
+        self._candidates, self._known_offered = {}, None
+        self.tables = Tables(self.graph, self.facts.read_bits, resharder)
         self.room = DeviceRoom.of(self.facts, self.memory_limit, is_scarce=self.is_scarce)
         self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
         self.read_costs = ReadCosts(self.facts, self.tables, self._candidates)
         self._copies = CopyMemory(self.room)
-        self._offers = OpCandidates(
-            graph,
-            costing.parts,
-            self.wishes,
-            costing.backend.collectives,
-            self.max_candidates,
-            self.round,
-        )
 
     def for_scarce_memory(self) -> Encoder:
         """The same where memory is scarce; candidates and reshards that were found are shared."""
-        other = replace(self, is_scarce=True, _candidates={})
-        other._offers = self._offers
-        other.tables.resharder = self.tables.resharder
+        other = copy(self)
+        other.is_scarce = True
+        other._begin(self.tables.resharder)
         return other
 
     def least_bytes(self) -> int:
