@@ -48,6 +48,8 @@ _MOST_BEFORE_LOWERING = 4.0
 what the problem says within a few hundredths of the limit. A choice."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
+_DEARER = (1.0, 2.0, 4.0)
+"""Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
@@ -200,12 +202,15 @@ class _Trade:
         searches: For the solves.
         simplicity: The share that may be given up; None for the usual one.
         penalties: What makes a plan less simple.
+        fitting_times: Of the prices of memory that proved the bound, those at which choices last
+            fitted; the next search begins at half as many.
     """
 
     solution: Solution
     searches: Searches
     simplicity: float | None
     penalties: Penalties
+    fitting_times: float = _DEARER[0]
 
     @property
     def problem(self) -> Problem:
@@ -266,14 +271,23 @@ class _Trade:
     def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:
         """Good choices at a price of each penalty; None where a clock had a say in them.
 
-        Memory has no limit, and costs what it costs in the proof of the plan's bound, if anything:
-        such choices are found at once, and a part is taken of those that hold too much.
+        Memory has no limit, so that such choices are found at once: it costs what it costs in the
+        proof of the plan's bound, if anything, or more where choices hold too much. A part is taken
+        of those that hold too much at the highest price.
         """
         priced = self.penalties.priced(self.problem, price)
-        paying = with_priced_memory(priced, self.solution.result.memory_prices)
+        prices, least = self.solution.result.memory_prices, self.fitting_times / 2.0
         gap = self.slack / evaluate(priced, self.solution.choices).cost
-        result = self.searches.another(paying, start, relative_gap=gap, copies_alike=True)
-        return result.choices if result.status in _PROVEN else None
+        found = None
+        for times in [times for times in _DEARER if times >= least] if prices else [1.0]:
+            dearer = {time: times * one for time, one in prices.items()}
+            paying = with_priced_memory(priced, dearer)
+            result = self.searches.another(paying, start, relative_gap=gap, copies_alike=True)
+            found = result.choices if result.status in _PROVEN else None
+            if found is None or evaluate(self.problem, found).peak <= self.most_peak:
+                self.fitting_times = times
+                break
+        return found
 
     def part_of(self, best: Solution, found: tuple[int, ...]) -> Solution | None:
         """The best plan so far with as much of a simpler one as it may; None for nothing of it."""

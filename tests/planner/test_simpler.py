@@ -178,35 +178,61 @@ def test_of_a_simpler_plan_that_does_not_fit_what_is_free_is_taken(
     assert found.choices == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("prices", "status", "answer"),
-    [
-        pytest.param({}, None, (0,), id="memory is free"),
-        pytest.param({0: 0.25}, None, (1,), id="memory costs what it does in the proof"),
-        pytest.param({}, Status.FEASIBLE, None, id="cut off"),
-    ],
-)
-def test_simpler_choices_pay_for_memory_and_have_no_limit(
-    prices: Mapping[int, float], status: Status | None, answer: tuple[int, ...] | None
-) -> None:
+def within_fifty(price: float) -> Any:
+    """A plan of one node that holds 128 bytes for nothing or none for 10, at a limit of 50."""
     held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
     problem = Problem((np.array([0, 10]),), node_memory=(held,), memory_limit=50)
-    before: Any = SimpleNamespace(
+    return SimpleNamespace(
         choices=(1,),
         encoded=SimpleNamespace(problem=problem),
-        result=SimpleNamespace(memory_prices=prices, reduced_columns=0),
+        encoder=SimpleNamespace(memory_limit=50),
+        result=SimpleNamespace(memory_prices={0: price} if price else {}, reduced_columns=0),
+        alive_bytes=0,
+        peak_bytes=0,
     )
-    limits: list[int | None] = []
+
+
+@pytest.mark.parametrize(
+    ("price", "statuses", "answer", "paid"),
+    [
+        pytest.param(0.0, {}, (0,), [0], id="memory is free"),
+        pytest.param(0.25, {}, (1,), [31], id="fits"),
+        pytest.param(0.0625, {}, (1,), [7, 15], id="does not fit before the price rises"),
+        pytest.param(0.015625, {}, (0,), [1, 3, 7], id="fits at no price"),
+        pytest.param(0.25, {1: Status.FEASIBLE}, None, [31], id="cut off"),
+        pytest.param(0.0625, {2: Status.FEASIBLE}, None, [7, 15], id="cut off later"),
+    ],
+)
+def test_simpler_choices_pay_for_memory_until_some_fit_or_a_clock_cuts(
+    price: float, statuses: Mapping[int, Status], answer: tuple[int, ...] | None, paid: list[int]
+) -> None:
+    found: list[int] = []
 
     def another(priced: Problem, *_: Any, **__: Any) -> Result:
-        limits.append(priced.memory_limit)
-        found = solve(priced)
-        return replace(found, status=status or found.status)
+        assert priced.memory_limit is None
+        found.append(int(priced.node_costs[0][0]))
+        result = solve(priced)
+        return replace(result, status=statuses.get(len(found), result.status))
 
     searches: Any = SimpleNamespace(another=another)
-    trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
+    none = Penalties((np.array([0, 0]),), ())
+    trade = simpler._Trade(within_fifty(price), searches, None, none)
     assert trade.at(1, (1,)) == answer
-    assert limits == [None]
+    assert found == paid
+
+
+def test_the_next_search_begins_at_half_the_price_of_memory_at_which_choices_fitted() -> None:
+    prices: list[int] = []
+
+    def another(priced: Problem, *_: Any, **__: Any) -> Result:
+        prices.append(int(priced.node_costs[0][0]))
+        return solve(priced)
+
+    searches: Any = SimpleNamespace(another=another)
+    none = Penalties((np.array([0, 0]),), ())
+    trade = simpler._Trade(within_fifty(0.0225), searches, None, none)
+    assert [trade.at(1, (1,)), trade.at(1, (1,))] == [(1,), (1,)]
+    assert prices == [2, 5, 11, 5, 11]
 
 
 def test_of_a_part_what_holds_far_more_by_the_problem_is_left_out(
