@@ -33,23 +33,41 @@ _MEANINGS = {
 def write_report(records: Sequence[Path]) -> Path:
     """Write `experiments/results/reliability.md` from records of soaks, which are told apart.
 
-    Sections of which there is no record stay as they are on the page.
+    Programs of each record have a section of their own. Sections of which there is no record stay
+    as they are on the page.
     """
-    lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
-    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for line in lines:
-        key = next(key for key in ("trial", "file", "stop", "number") if key in line)
-        found[line["stop"] if key == "stop" else key].append(line)
     page = RESULTS / "reliability.md"
     sections = sections_of(page.read_text()) if page.exists() else {}
-    for kind, (title, told) in _SECTIONS.items():
-        if found[kind]:
-            sections[title] = "\n\n".join(told(found[kind]))
-    order = {title: number for number, (title, _) in enumerate(_SECTIONS.values())}
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for path in records:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        first = min((line["number"] for line in lines if "number" in line), default=0)
+        for line in lines:
+            found[_title(line, first)].append(line)
+    for title, told in found.items():
+        sections[title] = "\n\n".join(_SECTIONS[_kind(told[0])][1](told))
     parts = [f"What was run, beside what is {ASKED}."]
-    for title in sorted(sections, key=lambda one: order.get(one, len(order))):
+    for title in sorted(sections, key=_place):
         parts += [f"## {title}", sections[title]]
     return write_page("reliability", "Reliability", "\n\n".join(parts) + "\n")
+
+
+def _place(title: str) -> int:
+    """Of a section on the page: programs come first, sections of no kind last."""
+    known = (at for at, (kind, _) in enumerate(_SECTIONS.values()) if title.startswith(kind))
+    return next(known, len(_SECTIONS))
+
+
+def _kind(line: Mapping[str, Any]) -> str:
+    """The kind of record that a line is of, as a key of `_SECTIONS`."""
+    key = next(key for key in ("trial", "file", "stop", "number") if key in line)
+    return str(line["stop"]) if key == "stop" else key
+
+
+def _title(line: Mapping[str, Any], first: int) -> str:
+    """The section of a line; that of programs names the first of their record."""
+    kind = _kind(line)
+    return f"{_SECTIONS[kind][0]} from {first}" if kind == "number" else _SECTIONS[kind][0]
 
 
 def sections_of(page: str) -> dict[str, str]:

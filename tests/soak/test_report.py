@@ -76,3 +76,20 @@ def test_sections_without_a_record_stay(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["Damaged files"] == "Ten."
     assert found["Deadlines"].startswith("1 cases, 1 with problems; the latest by 2.0 s; 1 at c.")
     assert "| 0 | plan | 2.0 s over 1 s |" in found["Deadlines"]
+
+
+def test_programs_of_each_record_have_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(results_table, "RESULTS", tmp_path)
+    records = [tmp_path / "looked_at.jsonl", tmp_path / "fresh.jsonl"]
+    for path, numbers in zip(records, ((7, 5), (40,)), strict=True):
+        lines = (program(number, "c", "equal") for number in numbers)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = sections_of(write_report(records).read_text())
+    assert [title for title in found if "programs" in title] == [
+        "Whole programs from 5",
+        "Whole programs from 40",
+    ]
+    assert found["Whole programs from 5"].startswith("2 programs, 2 of them good; 2 at c.")
