@@ -21,12 +21,7 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import ExportError, InputError
 from autoshard.frontend.annotations import annotated_shardings
-from autoshard.frontend.batched_vectors import without_batched_vectors
-from autoshard.frontend.dangling import honour_dangling
-from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.device_orders import DeviceOrder
-from autoshard.frontend.empty_windows import without_empty_windows
-from autoshard.frontend.equal_equations import without_equal_equations
 from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
     argument_axes,
@@ -37,7 +32,6 @@ from autoshard.frontend.explicit_axes import (
     without_explicit_types,
 )
 from autoshard.frontend.fingerprint import record_program
-from autoshard.frontend.known_control import without_known_control
 from autoshard.frontend.meshes import (
     abstract_mesh,
     as_auto,
@@ -45,7 +39,6 @@ from autoshard.frontend.meshes import (
     with_explicit,
 )
 from autoshard.frontend.module_scopes import nnx_module_scopes
-from autoshard.frontend.outer_products import without_outer_products
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
@@ -56,7 +49,7 @@ from autoshard.frontend.signature import (
     flat_function,
     flatten_call,
 )
-from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
+from autoshard.frontend.simplified import simplified
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
@@ -363,9 +356,7 @@ def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
 
 
 def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxpr:
-    """The traced jaxpr, what is dead or computed twice left out, captured arrays as constants.
-
-    A sharding constraint whose result is dropped is no dead code: it shards the value itself.
+    """The traced jaxpr, simplified, captured arrays as constants.
 
     `jax.jit` passes such arrays as leading arguments and keeps them in `_consts` (private; checked
     on jax 0.10.2).
@@ -374,12 +365,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
-    settled = without_known_control(honour_dangling(hoisted.jaxpr))
-    products = without_outer_products(without_empty_windows(settled))
-    live = without_equal_equations(without_dead_equations(products))
-    matmuls = without_batched_vectors(with_sliced_matmuls(live))
-    if matmuls is not live:
-        live = without_equal_equations(without_dead_equations(matmuls))
+    live = simplified(hoisted.jaxpr)
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

@@ -82,7 +82,7 @@ class HandBaselines(Sequence[Baseline]):
 
 
 def hand_plan_notes(solution: Solution, prices: HandPrices) -> tuple[str, ...]:
-    """What to tell of the hand plans that were not priced; nothing where all were."""
+    """Notes on the hand plans that were not priced; none where all were."""
     notes = []
     if prices.refused:
         names = ", ".join(prices.refused)
@@ -102,6 +102,6 @@ def hand_plan_notes(solution: Solution, prices: HandPrices) -> tuple[str, ...]:
 
 
 def _is_asked(solution: Solution) -> bool:
-    """Whether the user fixed the sharding of anything, or asked for any to be alike."""
+    """True where the user fixed the sharding of anything, or asked for any to be alike."""
     graph, wishes = solution.graph, solution.encoder.wishes
     return bool(read_pins(graph, solution.encoded.parts, wishes) or wishes.groups or graph.groups)

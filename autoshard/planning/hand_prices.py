@@ -96,7 +96,7 @@ def price_hand_plans(
 def solution_with(
     solution: Solution, arguments: Sequence[Layout], propagate: Propagate, options: SolveOptions
 ) -> Solution | None:
-    """What propagation makes of argument layouts; None where that contradicts what was asked.
+    """The plan that propagation makes of argument layouts; None where that contradicts requests.
 
     Args:
         solution: A plan of the same problem.

@@ -216,10 +216,15 @@ class _Trade:
     def problem(self) -> Problem:
         return self.solution.encoded.problem
 
+    @property
+    def fraction(self) -> float:
+        """Of the step time, and of the memory limit, that may be given up."""
+        return USUAL if self.simplicity is None else self.simplicity
+
     @cached_property
     def share(self) -> float:
         """The most that may be given up at all, in the problem's units."""
-        return self._share * evaluate(self.problem, self.solution.choices).cost
+        return self.fraction * evaluate(self.problem, self.solution.choices).cost
 
     @property
     def slack(self) -> float:
@@ -278,8 +283,8 @@ class _Trade:
         priced = self.penalties.priced(self.problem, price)
         prices, least = self.solution.result.memory_prices, self.fitting_times / 2.0
         gap = self.slack / evaluate(priced, self.solution.choices).cost
-        found = None
-        for times in [times for times in _DEARER if times >= least] if prices else [1.0]:
+        found, multiples = None, _DEARER if prices else _DEARER[:1]
+        for times in (times for times in multiples if times >= least):
             dearer = {time: times * one for time, one in prices.items()}
             paying = with_priced_memory(priced, dearer)
             result = self.searches.another(paying, start, relative_gap=gap, copies_alike=True)
@@ -313,25 +318,21 @@ class _Trade:
         limit = self.problem.memory_limit
         if limit is None:
             return math.inf
-        more = max(_MOST_BEFORE_LOWERING * self._share * limit, self.more_bytes)
+        more = max(_MOST_BEFORE_LOWERING * self.fraction * limit, self.more_bytes)
         return min(limit, self.solution.alive_bytes + more)
 
     @property
     def more_bytes(self) -> float:
-        """What a plan may hold more as lowered."""
+        """Bytes by which the peak of a simpler plan, lowered, may be above that of the plan."""
         limit = self.solution.encoder.memory_limit
         if limit is None:
             return math.inf
-        return max(self._share * limit, _MOST_OF_FREE * (limit - self.solution.peak_bytes))
-
-    @property
-    def _share(self) -> float:
-        return USUAL if self.simplicity is None else self.simplicity
+        return max(self.fraction * limit, _MOST_OF_FREE * (limit - self.solution.peak_bytes))
 
     def given_up(self, other: Solution) -> float:
         """Time or memory that a lowered plan gives up, over what it may."""
         limit, before = self.solution.encoder.memory_limit, self.solution
-        seconds = (other.step_seconds / before.step_seconds - 1.0) / self._share
+        seconds = (other.step_seconds / before.step_seconds - 1.0) / self.fraction
         if limit is not None and other.peak_bytes > max(limit, before.peak_bytes):
             return math.inf
         return max(seconds, (other.peak_bytes - before.peak_bytes) / self.more_bytes)

@@ -248,17 +248,23 @@ def test_of_a_part_what_holds_far_more_by_the_problem_is_left_out(
         alive_bytes=0,
         peak_bytes=980,
     )
+    tried: list[tuple[int, ...]] = []
+
+    def decided(_: Any, choices: tuple[int, ...]) -> Any:
+        tried.append(choices)
+        return SimpleNamespace(choices=choices)
+
     monkeypatch.setattr(simpler._Trade, "room", 300.0)
-    monkeypatch.setattr(
-        simpler._Trade, "decided", lambda _, choices: SimpleNamespace(choices=choices)
-    )
+    monkeypatch.setattr(simpler._Trade, "decided", decided)
     monkeypatch.setattr(simpler._Trade, "given_up", lambda *_: 0.5)
     unused: Any = None
     trade = simpler._Trade(before, unused, None, Penalties((np.array([1, 0]),) * 2, ()))
+    assert trade.part_of(before, (1, 0)) is None
+    assert tried == []
     found = trade.part_of(before, (1, 1))
     assert found is not None
     assert found.choices == (0, 1)
-    assert trade.part_of(before, (1, 0)) is None
+    assert tried == [(0, 1)]
 
 
 @pytest.mark.parametrize(
