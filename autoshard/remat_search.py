@@ -169,8 +169,9 @@ class RematSearch:
         limit = problem.problem.memory_limit
         lean = problem.as_lean(limit)
         answers: tuple[tuple[int, ...] | None, ...] = ()
+        gap = max(JOINT_GAP, self.searches.options.relative_gap)
         if not self.searches.is_over:
-            start = self.searches.another(lean.problem, alike_must_fit=True)
+            start = self.searches.another(lean.problem, relative_gap=gap, alike_must_fit=True)
             answers = (start.choices, start.least_peak_choices)
         hints = [lean.restore(answer) for answer in answers if answer is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
@@ -181,7 +182,6 @@ class RematSearch:
             if self.searches.is_over:
                 break
             limited = problem.within(limit)
-            gap = max(JOINT_GAP, self.searches.options.relative_gap)
             found = self.searches.another(
                 limited, *hints, share=LONG, relative_gap=gap, alike_must_fit=True
             )

@@ -14,7 +14,7 @@ from autoshard.planning.residual_problem import HOST, KEEP
 from autoshard.planning.residual_program import ResidualProgram
 from autoshard.planning.residual_tables import IntArray, ResidualTables, state_column
 from autoshard.remat.forward_op import ForwardOp
-from solvers import FORBIDDEN, EdgeMemory, MemoryLimit, NodeMemory
+from solvers import EdgeMemory, MemoryLimit, NodeMemory
 
 _SLICES_ON_DEVICE = 2
 """Of a stack in host memory: one that is computed with, and one on its way."""
@@ -65,16 +65,18 @@ class Offloading:
         return HostLink(self.host.bytes_per_second, tuple(seconds), sum(offered))
 
     def _seconds_in(self, loop: Region) -> float:
-        """Of computing in all runs of a loop, with the shardings of the lean plan."""
-        costs, lean = self.program.encoded.problem.node_costs, self.program.lean_choices
-        node_of = self.program.encoded.node_by_op
-        nodes = (node_of.get(index) for index in range(loop.start, loop.stop))
-        found = [
-            int(costs[node][lean[node]] if node in lean else costs[node].min())
-            for node in nodes
-            if node is not None
-        ]
-        return sum(cost for cost in found if cost < FORBIDDEN) / PICOSECONDS
+        """Of computing in all runs of a loop as the lean plan does, without what it computes again.
+
+        The loop of a program that keeps all would take longer, and hide longer transfers.
+        """
+        lean = self.program.lean
+        node_of, costs = lean.encoded.node_by_op, lean.encoded.problem.node_costs
+        nodes = {
+            node_of[other]
+            for index, other in self.program.lean_ops.items()
+            if loop.start <= index < loop.stop and other in node_of
+        }
+        return sum(int(costs[node][lean.solution.choices[node]]) for node in nodes) / PICOSECONDS
 
     def on_device(self, usage: IntArray, position: int) -> IntArray:
         """Bytes on the device by state: what is kept, and slices of what is on the host."""

@@ -105,9 +105,8 @@ class ResidualProgram:
         return found
 
     @cached_property
-    def lean_choices(self) -> dict[int, int]:
-        """By node, its choice in the lean plan, where it is there and is offered here."""
-        candidates = self.lean.solution.decoded.candidates
+    def lean_ops(self) -> Mapping[int, int]:
+        """By op, the same one in the lean program, where it is there; of forward ops, the first."""
         ops = [
             *zip(self.graph.arguments, self.lean.graph.arguments, strict=True),
             *zip(self.graph.results, self.lean.graph.results, strict=True),
@@ -115,10 +114,16 @@ class ResidualProgram:
         pairs = [(op.index, other.index) for op, other in ops]
         for path, other in self.lean.path.items():
             pairs += self.pairs(path, other)
+        return dict(pairs)
+
+    @cached_property
+    def lean_choices(self) -> dict[int, int]:
+        """By node, its choice in the lean plan, where it is there and is offered here."""
+        candidates = self.lean.solution.decoded.candidates
         found = {}
-        for index, other_index in pairs:
+        for index, other in self.lean_ops.items():
             node = self.encoded.node_by_op.get(index)
-            chosen = candidates.get(other_index)
+            chosen = candidates.get(other)
             if node is not None and chosen in self.encoded.candidates[node]:
                 found[node] = self.encoded.candidates[node].index(chosen)
         return found

@@ -11,8 +11,10 @@ import pytest
 
 import autoshard
 from autoshard.errors import PlanError
+from autoshard.planning.host_link import HostLink
+from autoshard.planning.residual_offload import Offloading
 from autoshard.planning.residual_problem import ResidualProblem
-from autoshard.planning.solution import NoPlanInTimeError
+from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.forward_ops import forward_ops
 from autoshard.remat.joint_program import JointProgram
@@ -115,10 +117,48 @@ def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     assert chosen.bound_seconds <= best / 1e12
 
 
+def gelu_layers(weights: Any, *batch: jax.Array) -> Any:
+    """One step; vector units bound gelu: what kernel pays for it depends on what is kept."""
+
+    def loss(weights: Any, x: jax.Array, labels: jax.Array) -> Any:
+        def body(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+            return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
+
+        out, _ = jax.lax.scan(body, x, weights["layers"])
+        logits = (out @ weights["head"]).astype(jnp.float32)
+        picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+
+    grads = jax.grad(loss)(weights, *batch)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+
+
+def plan_gelu_layers() -> autoshard.Plan:
+    """Where keeping every residual does not fit."""
+
+    def of(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+    weights = {
+        "layers": {"up": of(4, 512, 2048), "down": of(4, 2048, 512)},
+        "head": of(512, 8192),
+    }
+    return autoshard.optimize(
+        gelu_layers,
+        weights,
+        of(8, 512, 512),
+        jax.ShapeDtypeStruct((8, 512), jnp.int32),
+        mesh="data=4",
+        hardware="tpu-v5e",
+        memory_budget=39_600_000,
+        baselines=False,
+        schedules="none",
+    )
+
+
 def test_computing_all_again_costs_in_the_joint_problem_what_its_plan_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Vector units bound gelu: what kernel pays for it depends on what is kept."""
     both: list[tuple[int, int]] = []
     walk = RematSearch._walk
 
@@ -130,37 +170,30 @@ def test_computing_all_again_costs_in_the_joint_problem_what_its_plan_does(
         both.append((joint.cost, lean.solution.cost))
         return found
 
-    def loss(weights: Any, x: jax.Array, labels: jax.Array) -> Any:
-        def body(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
-            return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
-
-        out, _ = jax.lax.scan(body, x, weights["layers"])
-        logits = (out @ weights["head"]).astype(jnp.float32)
-        picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
-
-    def step(weights: Any, *batch: jax.Array) -> Any:
-        grads = jax.grad(loss)(weights, *batch)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
-
-    def of(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
-
-    weights = {
-        "layers": {"up": of(4, 512, 2048), "down": of(4, 2048, 512)},
-        "head": of(512, 8192),
-    }
     monkeypatch.setattr(RematSearch, "_walk", compared)
-    autoshard.optimize(
-        step,
-        weights,
-        of(8, 512, 512),
-        jax.ShapeDtypeStruct((8, 512), jnp.int32),
-        mesh="data=4",
-        hardware="tpu-v5e",
-        memory_budget=39_600_000,
-        baselines=False,
-        schedules="none",
-    )
+    plan_gelu_layers()
     joint_cost, plan_cost = both[0]
     assert joint_cost == pytest.approx(plan_cost, rel=0.01)
+
+
+def test_transfers_hide_behind_what_the_forward_loop_computes_where_it_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[HostLink, Solution]] = []
+    link = Offloading._link
+
+    def kept(offloading: Offloading, number: int) -> HostLink:
+        found.append((link(offloading, number), offloading.program.lean.solution))
+        return found[-1][0]
+
+    monkeypatch.setattr(Offloading, "_link", kept)
+    plan_gelu_layers()
+    of_scan, lean = found[0]
+    program = lean.local_program
+    forward_loop = 1
+    computed = sum(
+        one.seconds * program.runs()[forward_loop]
+        for one in program.kernels
+        if one.body == forward_loop and lean.graph.ops[one.op].name != "dynamic_update_slice"
+    )
+    assert of_scan.seconds[0] == pytest.approx(computed, rel=0.01)
