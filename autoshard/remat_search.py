@@ -153,7 +153,7 @@ class RematSearch:
                 one.local_bytes for one in residuals if one.is_offloaded or not one.is_kept
             ),
             recomputed_seconds=problem.recomputed_seconds(best.choices),
-            bound_seconds=bound,
+            bound_seconds=bound if bound is None or bound <= solution.step_seconds else None,
             as_written_peak_bytes=as_written_bytes,
             tried=tuple(_told(problem, one, best) for one in tried),
         )

@@ -85,7 +85,8 @@ class ResidualMemory:
             elif op.stack_length is None and value is not None and value not in claimed:
                 claimed.add(value)
                 is_own = self.buffers.is_stored[value] and self.buffers.owner[value] == value
-                if is_own and self._last_use(value) <= self.buffers.intervals[value][1]:
+                ends = self.buffers.intervals[value][1] + 1  # its last reader may write over it
+                if is_own and self._last_use(value) <= ends:
                     is_fused = False
                     if until is not None:
                         self._hold_between(position, value, until[1])

@@ -46,6 +46,19 @@ def unrolled(weights: jax.Array, x: jax.Array) -> Any:
     return weights - jax.grad(loss)(weights)
 
 
+def attention(weights: jax.Array, x: jax.Array) -> Any:
+    """One step of layers whose probabilities are written over their scores."""
+
+    def loss(weights: jax.Array) -> Any:
+        out = x
+        for index in range(3):
+            rows = out @ weights[index]
+            out = out + jax.nn.softmax(rows @ rows.T) @ rows
+        return jnp.mean(out**2)
+
+    return weights - jax.grad(loss)(weights)
+
+
 class Search:
     """The search for residuals of a step within a share of what it takes as written."""
 
@@ -115,6 +128,26 @@ def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     assert chosen is not None
     assert chosen.bound_seconds is not None
     assert chosen.bound_seconds <= best / 1e12
+
+
+def test_computing_all_again_takes_the_memory_in_the_joint_problem_that_its_plan_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both: list[tuple[int, int]] = []
+    walk = RematSearch._walk
+
+    def compared(search: RematSearch, problem: ResidualProblem) -> Any:
+        found = walk(search, problem)
+        lean = search._tried[0]
+        joint = problem.device_bytes(problem.keeping(found[0], lean.kept))
+        assert lean.solution is not None
+        both.append((joint, lean.solution.peak_bytes))
+        return found
+
+    monkeypatch.setattr(RematSearch, "_walk", compared)
+    Search(attention, 0.7, monkeypatch)
+    joint_bytes, plan_bytes = both[0]
+    assert joint_bytes <= 1.1 * plan_bytes
 
 
 def gelu_layers(weights: Any, *batch: jax.Array) -> Any:
