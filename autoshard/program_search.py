@@ -356,7 +356,7 @@ def _searching(setting: Setting, seconds: float) -> Setting:
 def _is_better(solution: Solution, found: _Found) -> bool:
     """True for a plan of a rewritten program that is faster, or leaner where neither fits."""
     if found.solution is not None and found.fits:
-        return solution.is_feasible and solution.cost < found.solution.cost
+        return solution.is_feasible and solution.step_seconds < found.solution.step_seconds
     least_bytes = found.least_bytes
     return least_bytes is None or solution.is_feasible or solution.peak_bytes < least_bytes
 

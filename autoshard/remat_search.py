@@ -58,7 +58,8 @@ class _Tried:
         """Plans that fit come first, the fastest of them; then the leanest."""
         if self.solution is None:
             return True, float("inf")
-        return not self.fits, self.solution.cost if self.fits else self.solution.peak_bytes
+        found = self.solution
+        return not self.fits, found.step_seconds if self.fits else found.peak_bytes
 
 
 @dataclass(eq=False)
