@@ -14,6 +14,7 @@ from one run of its body into the next.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -90,7 +91,8 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
 
     A collective is as urgent as the first task that reads it, all else as its place in the body.
     A blocking task that waits for a lane keeps the network from new tasks that are less urgent, so
-    that prefetching never holds it up for longer than one collective.
+    that prefetching never holds it up for longer than one collective; but not while more urgent
+    computing is left, as of a sum that nothing waits for.
 
     Args:
         tasks: In an order in which they could run one by one.
@@ -284,6 +286,8 @@ class _Ready:
         self._urgency = urgency
         self._waiting: dict[int, list[tuple[float, int]]] = {}
         self._covers = True  # what computes now, or did last, covers collectives
+        self._computing = deque(p for p, one in enumerate(tasks) if one.lane is Lane.COMPUTE)
+        self._is_started = [one.seconds <= 0 for one in tasks]
 
     def add(self, place: int) -> None:
         lanes = self._tasks[place].lane.value
@@ -299,7 +303,7 @@ class _Ready:
             return None
         heads = sorted((queue[0], lanes) for lanes, queue in self._waiting.items() if queue)
         computing = next((place for (_, place), lanes in heads if lanes == _COMPUTING), None)
-        for (_, place), lanes in heads:
+        for (urgency, place), lanes in heads:
             if lanes == _SENDING and not closed & _SENDING:
                 if self.busy & _COMPUTING:
                     if not self._covers:
@@ -308,13 +312,20 @@ class _Ready:
                     return self._started(computing, _COMPUTING)
             if not closed & lanes:
                 return self._started(place, lanes)
-            if lanes == _BLOCKING:
+            if lanes == _BLOCKING and urgency < self._next_computing():
                 closed |= _SENDING
         return None
 
     def _started(self, place: int, lanes: int) -> int:
         heapq.heappop(self._waiting[lanes])
         self.busy |= lanes
+        self._is_started[place] = True
         if lanes == _COMPUTING:
             self._covers = self._tasks[place].covers
         return place
+
+    def _next_computing(self) -> float:
+        """The most urgent computing that is not started, ready or not."""
+        while self._computing and self._is_started[self._computing[0]]:
+            self._computing.popleft()
+        return self._computing[0] if self._computing else float("inf")

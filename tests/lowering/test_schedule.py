@@ -301,6 +301,17 @@ def test_late_a_weight_is_there_right_before_its_product_and_not_sooner() -> Non
     assert schedule_late(body).starts[2] == 15.0
 
 
+def test_late_a_sum_that_may_run_at_any_time_keeps_no_weight_from_its_place() -> None:
+    """The count of what a loss is over comes first of all, and nothing waits for it soon."""
+    weight = [Task(1.0, COMPUTE), Task(3.0, NETWORK, (0,))]
+    count = [Task(1.0, COMPUTE), Task(1.0, BOTH, (2,))]
+    products = [Task(9.0, COMPUTE), Task(9.0, COMPUTE, (4,)), Task(9.0, COMPUTE, (1, 5))]
+    body = [*weight, *count, *products]
+    timeline = schedule_late(body)
+    assert exposed(body, timeline)[1] == 0.0
+    assert timeline.seconds == 30.0
+
+
 def test_tasks_that_take_no_time_open_no_gap_between_updates() -> None:
     tasks = [
         Task(5.0, COMPUTE, covers=False),
