@@ -248,7 +248,7 @@ def page() -> str:
                 "commit": one["commit"],
             }
         )
-    about = _ABOUT.format(len(found), sum(1 for _ in cells()))
+    about = _ABOUT.format(len(found), sum(1 for _ in cells()), _within_budget(found))
     return f"{about}\n{markdown_table(comparison(found))}\n{markdown_table(table)}"
 
 
@@ -263,6 +263,11 @@ def comparison(found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         pairs = [(of[_CHOSEN], of[way]) for of in by_cell.values() if {_CHOSEN, way} <= of.keys()]
         both = [(a, b) for a, b in pairs if a["fits"] and b["fits"]]
         ratios = [b["step_seconds"] / a["step_seconds"] for a, b in both]
+        compiled = [
+            b["compiled_seconds"] / a["compiled_seconds"]
+            for a, b in both
+            if a.get("compiled_seconds") and b.get("compiled_seconds")
+        ]
         rows.append(
             {
                 "chosen against": way,
@@ -270,11 +275,26 @@ def comparison(found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
                 "both fit": str(len(both)),
                 "chosen alone fits": str(sum(a["fits"] and not b["fits"] for a, b in pairs)),
                 "other alone fits": str(sum(b["fits"] and not a["fits"] for a, b in pairs)),
-                "time of other, geometric mean": f"{geometric_mean(ratios):.3f}" if ratios else "",
+                "time of other, geometric mean": _mean(ratios),
                 "chosen is slower": str(sum(ratio < 1 - 1e-3 for ratio in ratios)),
+                "both compiled": str(len(compiled)),
+                "compiled time of other": _mean(compiled),
+                "chosen is slower as compiled": str(sum(one < 1 - 1e-3 for one in compiled)),
             }
         )
     return rows
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    return f"{geometric_mean(ratios):.3f}" if ratios else ""
+
+
+def _within_budget(found: Sequence[Mapping[str, Any]]) -> str:
+    """How many plans that fit take no more than 1.05 of their budget as compiled."""
+    peaks = [
+        one["compiled_bytes"] / one["budget_bytes"] for one in found if one.get("compiled_bytes")
+    ]
+    return f"{sum(peak <= 1.05 for peak in peaks)} of {len(peaks)}"
 
 
 def _residuals(one: dict[str, Any], way: str) -> str:
@@ -326,6 +346,7 @@ choice was fitted to these programs. Programs without layers of their own are no
 `jax.checkpoint`. Where a step does not fit, its peak is the least found. The
 bound is that of the joint problem of residuals and shardings. Planning was timed on a machine with
 other work on it, and a slower one may have cut a search short. Rows so far: {} of {}.
+Of the plans that fit and were compiled, {} take no more than 1.05 of their budget.
 
 The first table compares, by budget, the chosen residuals with every other way: how much longer a
 step takes where both fit (above 1: the chosen ones are faster), and where only one does.
