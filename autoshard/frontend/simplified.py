@@ -7,9 +7,9 @@ from jax.extend.core import Jaxpr
 from autoshard.frontend.batched_vectors import without_batched_vectors
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
-from autoshard.frontend.empty_windows import without_empty_windows
 from autoshard.frontend.equal_equations import without_equal_equations
 from autoshard.frontend.known_control import without_known_control
+from autoshard.frontend.known_reads import without_empty_reads
 from autoshard.frontend.outer_products import without_outer_products
 from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
 
@@ -20,7 +20,7 @@ def simplified(jaxpr: Jaxpr) -> Jaxpr:
     A sharding constraint whose result is dropped is no dead code: it shards the value itself.
     """
     settled = without_known_control(honour_dangling(jaxpr))
-    products = without_outer_products(without_empty_windows(settled))
+    products = without_outer_products(without_empty_reads(settled))
     live = without_equal_equations(without_dead_equations(products))
     matmuls = without_batched_vectors(with_sliced_matmuls(live))
     if matmuls is live:

@@ -1,0 +1,73 @@
+"""What reads no element of its operand, written as the constant that XLA makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.lax import GatherScatterMode
+
+from autoshard.frontend.spliced import spliced, with_replaced
+
+
+def without_empty_reads(jaxpr: Jaxpr) -> Jaxpr:
+    """The same, constants for pools without windows and rows that are not there; itself without.
+
+    These are the zeros of a `select_and_scatter` of no elements, and what a gather at an index out
+    of bounds is filled with, where the program says the index.
+    """
+    return with_replaced(jaxpr, _constants)
+
+
+def _constants(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
+    """By the place of such an equation, the constant in its place."""
+    numbers: dict[Var, int] = {}
+    found = {}
+    for place, eqn in enumerate(body.eqns):
+        name = eqn.primitive.name
+        if name == "broadcast_in_dim" and isinstance(eqn.invars[0], Literal):
+            value = np.asarray(eqn.invars[0].val)
+            if value.dtype.kind in "iu":
+                numbers[eqn.outvars[0]] = int(value)
+        elif name == "select_and_scatter_add" and not eqn.invars[0].aval.size:
+            found[place] = _filled(eqn, 0)
+        elif name == "gather" and _is_outside(eqn, numbers):
+            found[place] = _filled(eqn, _filling(eqn))
+    return found
+
+
+def _filled(eqn: JaxprEqn, value: Any) -> list[JaxprEqn]:
+    made = eqn.outvars[0].aval
+
+    def fill(*_: jax.Array) -> Any:
+        return jnp.full(made.shape, value, made.dtype)
+
+    return spliced(fill, eqn, eqn.invars, eqn.outvars)
+
+
+def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
+    """True where all that a gather reads lies out of bounds, and is filled."""
+    operand, index = eqn.invars
+    number = None if isinstance(index, Literal) else numbers.get(index)
+    if number is None or eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP:
+        return False
+    sizes, shape = eqn.params["slice_sizes"], operand.aval.shape
+    dims = eqn.params["dimension_numbers"].start_index_map
+    return any(number < 0 or number + sizes[dim] > shape[dim] for dim in dims)
+
+
+def _filling(eqn: JaxprEqn) -> Any:
+    """What a gather puts for what is out of bounds: unless it is said, JAX's own choice."""
+    said, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
+    if said is not None:
+        return said
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.nan
+    if dtype == jnp.bool_:
+        return True
+    limits = jnp.iinfo(dtype)
+    return limits.min if jnp.issubdtype(dtype, jnp.signedinteger) else limits.max
