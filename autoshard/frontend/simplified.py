@@ -9,7 +9,7 @@ from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.equal_equations import without_equal_equations
 from autoshard.frontend.known_control import without_known_control
-from autoshard.frontend.known_reads import without_empty_reads
+from autoshard.frontend.known_results import without_known_results
 from autoshard.frontend.outer_products import without_outer_products
 from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
 
@@ -20,7 +20,7 @@ def simplified(jaxpr: Jaxpr) -> Jaxpr:
     A sharding constraint whose result is dropped is no dead code: it shards the value itself.
     """
     settled = without_known_control(honour_dangling(jaxpr))
-    products = without_outer_products(without_empty_reads(settled))
+    products = without_outer_products(without_known_results(settled))
     live = without_equal_equations(without_dead_equations(products))
     matmuls = without_batched_vectors(with_sliced_matmuls(live))
     if matmuls is live:

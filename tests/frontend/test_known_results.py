@@ -1,4 +1,4 @@
-"""Reads of nothing become constants: the numbers stay, and nothing is sent for them."""
+"""What is known of a program becomes a constant: numbers stay, and nothing is sent for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import autoshard
-from autoshard.frontend.known_reads import without_empty_reads
+from autoshard.frontend.known_results import without_known_results
 
 
 def row(index: int, **mode: Any) -> Any:
@@ -24,7 +25,7 @@ def names(closed: ClosedJaxpr) -> list[str]:
 
 def rewritten(function: Any, x: Any) -> ClosedJaxpr:
     closed = jax.make_jaxpr(function)(x)
-    return closed.replace(jaxpr=without_empty_reads(closed.jaxpr))
+    return closed.replace(jaxpr=without_known_results(closed.jaxpr))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint16", "bool"])
@@ -44,7 +45,35 @@ def test_a_row_that_is_not_there_is_what_it_is_filled_with(dtype: str, mode: Any
 def test_rows_that_are_there_or_may_be_are_read(function: Any) -> None:
     jaxpr = jax.make_jaxpr(function)(jnp.zeros((3, 4))).jaxpr
     assert "gather" in {eqn.primitive.name for eqn in jaxpr.eqns}
-    assert without_empty_reads(jaxpr) is jaxpr
+    assert without_known_results(jaxpr) is jaxpr
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "function",
+    [lax.eq, lax.ne, lax.ge, lax.le, lax.gt, lax.lt, lax.bitwise_xor],
+)
+def test_what_integers_are_to_themselves_is_known(function: Any, dtype: str) -> None:
+    x = jnp.arange(4).astype(dtype)
+    closed = rewritten(lambda x: function(x, x), x)
+    assert names(closed) == ["broadcast_in_dim"]
+    (found,) = jaxpr_as_fun(closed)(x)
+    np.testing.assert_array_equal(found, function(x, x))
+
+
+@pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin])
+def test_the_largest_of_one_is_the_first(function: Any) -> None:
+    x = jnp.array([[jnp.nan], [2.0], [1.0]])
+    closed = rewritten(lambda x: function(x, axis=1), x)
+    assert names(closed) == ["broadcast_in_dim"]
+    np.testing.assert_array_equal(jaxpr_as_fun(closed)(x)[0], function(x, axis=1))
+    among_three = jax.make_jaxpr(lambda x: function(x, axis=0))(x).jaxpr
+    assert without_known_results(among_three) is among_three
+
+
+def test_what_floats_are_to_themselves_depends_on_them() -> None:
+    jaxpr = jax.make_jaxpr(lambda x: (x == x, x - x))(jnp.zeros(3)).jaxpr
+    assert without_known_results(jaxpr) is jaxpr
 
 
 def test_nothing_is_sent_for_a_row_that_is_not_there() -> None:

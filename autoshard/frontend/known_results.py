@@ -1,4 +1,4 @@
-"""What reads no element of its operand, written as the constant that XLA makes of it."""
+"""What does not depend on what it reads, written as the constant that XLA makes of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from jax.lax import GatherScatterMode
 
 from autoshard.frontend.spliced import spliced, with_replaced
 
+_OF_EQUALS = {"eq": 1, "ge": 1, "le": 1, "ne": 0, "lt": 0, "gt": 0, "sub": 0, "xor": 0}
+"""By operation, what it makes of an integer and itself."""
 
-def without_empty_reads(jaxpr: Jaxpr) -> Jaxpr:
+
+def without_known_results(jaxpr: Jaxpr) -> Jaxpr:
     """The same, constants for pools without windows and rows that are not there; itself without.
 
     These are the zeros of a `select_and_scatter` of no elements, and what a gather at an index out
-    of bounds is filled with, where the program says the index.
+    of bounds is filled with, where the program says the index. What compares integers with
+    themselves, or takes them from themselves, is known too, and where the largest of one lies.
     """
     return with_replaced(jaxpr, _constants)
 
@@ -35,6 +39,10 @@ def _constants(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
                 numbers[eqn.outvars[0]] = int(value)
         elif name == "select_and_scatter_add" and not eqn.invars[0].aval.size:
             found[place] = _filled(eqn, 0)
+        elif name in _OF_EQUALS and _are_equal(eqn):
+            found[place] = _filled(eqn, _OF_EQUALS[name])
+        elif name in ("argmax", "argmin") and _is_of_one(eqn):
+            found[place] = _filled(eqn, 0)
         elif name == "gather" and _is_outside(eqn, numbers):
             found[place] = _filled(eqn, _filling(eqn))
     return found
@@ -47,6 +55,18 @@ def _filled(eqn: JaxprEqn, value: Any) -> list[JaxprEqn]:
         return jnp.full(made.shape, value, made.dtype)
 
     return spliced(fill, eqn, eqn.invars, eqn.outvars)
+
+
+def _are_equal(eqn: JaxprEqn) -> bool:
+    """True for two operands that are one variable of integers."""
+    one, other = eqn.invars
+    return one is other and np.dtype(one.aval.dtype).kind in "iub"
+
+
+def _is_of_one(eqn: JaxprEqn) -> bool:
+    """True where each row that it looks through has one element."""
+    shape = eqn.invars[0].aval.shape
+    return all(shape[axis] == 1 for axis in eqn.params["axes"])
 
 
 def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
