@@ -238,7 +238,7 @@ def page() -> str:
                 "residuals": _residuals(one, way),
                 "fits": "yes" if one["fits"] else "no",
                 "step": _milliseconds(one.get("step_seconds")),
-                "bound": _milliseconds(one.get("bound_seconds")),
+                "bound": _milliseconds(one.get("bound_seconds") or None),
                 "peak": f"{one['peak_bytes'] / 1e9:.2f} GB",
                 "compiled step": _milliseconds(one.get("compiled_seconds")),
                 "compiled peak": _gigabytes(one.get("compiled_bytes")),
