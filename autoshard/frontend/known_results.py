@@ -60,7 +60,8 @@ def _filled(eqn: JaxprEqn, value: Any) -> list[JaxprEqn]:
 def _are_equal(eqn: JaxprEqn) -> bool:
     """True for two operands that are one variable of integers."""
     one, other = eqn.invars
-    return one is other and np.dtype(one.aval.dtype).kind in "iub"
+    dtype = one.aval.dtype
+    return one is other and (dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer))
 
 
 def _is_of_one(eqn: JaxprEqn) -> bool:
@@ -73,7 +74,9 @@ def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
     """True where all that a gather reads lies out of bounds, and is filled."""
     operand, index = eqn.invars
     number = None if isinstance(index, Literal) else numbers.get(index)
-    if number is None or eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP:
+    is_filled = eqn.params["mode"] == GatherScatterMode.FILL_OR_DROP
+    is_key = jnp.issubdtype(operand.aval.dtype, jax.dtypes.extended)
+    if number is None or not is_filled or is_key:
         return False
     sizes, shape = eqn.params["slice_sizes"], operand.aval.shape
     dims = eqn.params["dimension_numbers"].start_index_map

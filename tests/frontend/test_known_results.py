@@ -76,6 +76,12 @@ def test_what_floats_are_to_themselves_depends_on_them() -> None:
     assert without_known_results(jaxpr) is jaxpr
 
 
+def test_keys_are_read_as_they_are() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    jaxpr = jax.make_jaxpr(lambda keys: (keys == keys, keys.at[3].get(mode="fill")))(keys).jaxpr
+    assert without_known_results(jaxpr) is jaxpr
+
+
 def test_nothing_is_sent_for_a_row_that_is_not_there() -> None:
     plan = autoshard.optimize(
         row(4, fill_value=0),
