@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoshard.constraints import ResidualTerm
@@ -19,7 +19,6 @@ from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ON_HOST, Residual, ResidualChoice, TriedResiduals
-from autoshard.remat.forward_op import ForwardOp
 from autoshard.remat.forward_ops import forward_ops, same_equations, value_paths
 from autoshard.remat.joint_program import JointProgram
 
@@ -148,8 +147,9 @@ class RematSearch:
         best = tried[place] = replace(best, solution=solution)
         assert best.choices is not None
         paths = value_paths(joint.written(best.kept)).forward
+        lengths = {one.name: op.stack_length or 1 for op in ops for one in op.results}
         residuals = tuple(
-            replace(one, local_bytes=_local_bytes(one, paths, ops, solution))
+            replace(one, local_bytes=_local_bytes(one, paths, lengths, solution))
             for one in problem.residuals(best.choices)
         )
         choice = ResidualChoice(
@@ -226,22 +226,21 @@ class RematSearch:
 
 
 def _local_bytes(
-    one: Residual, paths: Mapping[str, str], ops: Sequence[ForwardOp], solution: Solution
+    one: Residual, paths: Mapping[str, str], lengths: Mapping[str, int], solution: Solution
 ) -> int:
     """Bytes that a residual takes in a plan; those of the joint problem where it has none of it.
 
     Args:
         one: The residual.
         paths: Of forward values in the planned program, by name.
-        ops: The forward ops.
+        lengths: Of the stacks they are kept in, likewise.
         solution: The plan.
     """
     value = solution.graph.value_by_path.get(paths.get(one.name, ""))
     if value is None or not one.is_kept:
         return one.local_bytes
-    lengths = (op.stack_length for op in ops for result in op.results if result.name == one.name)
     found = solution.graph.values[value], solution.decoded.layouts[value]
-    return solution.encoder.room.local_bytes(*found) * (next(lengths, None) or 1)
+    return solution.encoder.room.local_bytes(*found) * lengths[one.name]
 
 
 def _told(problem: ResidualProblem, one: _Tried, best: _Tried) -> TriedResiduals:

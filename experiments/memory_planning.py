@@ -290,7 +290,7 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def _within_budget(found: Sequence[Mapping[str, Any]]) -> str:
-    """How many plans that fit take no more than 1.05 of their budget as compiled."""
+    """The number of compiled plans that take no more than 1.05 of their budget, and of all."""
     peaks = [
         one["compiled_bytes"] / one["budget_bytes"] for one in found if one.get("compiled_bytes")
     ]

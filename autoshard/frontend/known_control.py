@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.frontend.jaxpr_paths import (
@@ -22,6 +21,7 @@ from autoshard.frontend.jaxpr_paths import (
     scan_params,
     used_variables,
 )
+from autoshard.frontend.known_numbers import known_number, number_made
 
 
 def without_known_control(jaxpr: Jaxpr) -> Jaxpr:
@@ -46,7 +46,7 @@ class _Settling:
         for old in jaxpr.eqns:
             for eqn in self._in_place_of(old, known, numbers):
                 eqns.append(eqn)
-                if (number := _number_made(eqn, numbers)) is not None:
+                if (number := number_made(eqn, numbers)) is not None:
                     numbers[eqn.outvars[0]] = number
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
@@ -67,7 +67,7 @@ class _Settling:
         if params not in (None, eqn.params) or not all(map(operator.is_, invars, eqn.invars)):
             eqn = eqn.replace(invars=invars, params=params or eqn.params)
         name = eqn.primitive.name
-        if name == "cond" and (index := _number(eqn.invars[0], numbers)) is not None:
+        if name == "cond" and (index := known_number(eqn.invars[0], numbers)) is not None:
             return _branch_taken(eqn, index, known)
         if name in ("scan", "while"):
             return _without_unchanged(eqn, known)
@@ -76,29 +76,6 @@ class _Settling:
 
 def _read(atoms: Iterable[Any], known: Mapping[Var, Any]) -> list[Any]:
     return [atom if isinstance(atom, Literal) else known.get(atom, atom) for atom in atoms]
-
-
-def _number(atom: Any, numbers: Mapping[Var, int]) -> int | None:
-    """An integer scalar, where the program says which."""
-    if not isinstance(atom, Literal):
-        return numbers.get(atom)
-    value = np.asarray(atom.val)
-    return int(value) if value.shape == () and value.dtype.kind in "iub" else None
-
-
-def _number_made(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> int | None:
-    """The integer that an equation makes of others, as `lax.switch` does of its index."""
-    if eqn.primitive.name not in ("clamp", "convert_element_type"):
-        return None
-    made = eqn.outvars[0].aval
-    found = (_number(atom, numbers) for atom in eqn.invars)
-    given = [number for number in found if number is not None]
-    if made.shape or made.dtype.kind not in "iub" or len(given) < len(eqn.invars):
-        return None
-    if eqn.primitive.name == "clamp":
-        low, number, high = given
-        return min(max(number, low), high)
-    return int(np.asarray(given[0]).astype(made.dtype))
 
 
 def _branch_taken(eqn: JaxprEqn, index: int, known: dict[Var, Any]) -> Sequence[JaxprEqn]:

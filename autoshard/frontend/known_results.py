@@ -1,4 +1,4 @@
-"""What does not depend on what it reads, written as the constant that XLA makes of it."""
+"""Results that do not depend on operands, written as the constants that XLA makes of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax.lax import GatherScatterMode
 
+from autoshard.frontend.known_numbers import known_number
 from autoshard.frontend.spliced import spliced, with_replaced
 
 _OF_EQUALS = {"eq": 1, "ge": 1, "le": 1, "ne": 0, "lt": 0, "gt": 0, "sub": 0, "xor": 0}
@@ -33,10 +33,9 @@ def _constants(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
     found = {}
     for place, eqn in enumerate(body.eqns):
         name = eqn.primitive.name
-        if name == "broadcast_in_dim" and isinstance(eqn.invars[0], Literal):
-            value = np.asarray(eqn.invars[0].val)
-            if value.dtype.kind in "iu":
-                numbers[eqn.outvars[0]] = int(value)
+        if name == "broadcast_in_dim":
+            if (number := known_number(eqn.invars[0], {})) is not None:
+                numbers[eqn.outvars[0]] = number
         elif name == "select_and_scatter_add" and not eqn.invars[0].aval.size:
             found[place] = _filled(eqn, 0)
         elif name in _OF_EQUALS and _are_equal(eqn):
@@ -73,7 +72,7 @@ def _is_of_one(eqn: JaxprEqn) -> bool:
 def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
     """True where all that a gather reads lies out of bounds, and is filled."""
     operand, index = eqn.invars
-    number = None if isinstance(index, Literal) else numbers.get(index)
+    number = known_number(index, numbers)
     is_filled = eqn.params["mode"] == GatherScatterMode.FILL_OR_DROP
     is_key = jnp.issubdtype(operand.aval.dtype, jax.dtypes.extended)
     if number is None or not is_filled or is_key:
@@ -84,7 +83,7 @@ def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
 
 
 def _filling(eqn: JaxprEqn) -> Any:
-    """What a gather puts for what is out of bounds: unless it is said, JAX's own choice."""
+    """The value that a gather puts for what is out of bounds; JAX's own choice if none is said."""
     said, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
     if said is not None:
         return said

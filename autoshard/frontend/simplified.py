@@ -1,4 +1,4 @@
-"""What is planned of a program: what compilers take away is gone before."""
+"""The jaxpr that is planned: what compilers take away of a program is gone before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a program becomes a constant: numbers stay, and nothing is sent for it."""
+"""Results that are known become constants: numbers stay, and nothing is sent for them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -130,24 +130,33 @@ def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     assert chosen.bound_seconds <= best / 1e12
 
 
-def test_computing_all_again_takes_the_memory_in_the_joint_problem_that_its_plan_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    both: list[tuple[int, int]] = []
+Leanest: TypeAlias = tuple[ResidualProblem, tuple[int, ...], Solution]
+"""A joint problem, its choices that compute all again, and the plan that does."""
+
+
+@pytest.fixture
+def leanest(monkeypatch: pytest.MonkeyPatch) -> list[Leanest]:
+    """Of every search for residuals, once it is over."""
+    found: list[Leanest] = []
     walk = RematSearch._walk
 
-    def compared(search: RematSearch, problem: ResidualProblem) -> Any:
-        found = walk(search, problem)
+    def kept(search: RematSearch, problem: ResidualProblem) -> Any:
+        walked = walk(search, problem)
         lean = search._tried[0]
-        joint = problem.device_bytes(problem.keeping(found[0], lean.kept))
         assert lean.solution is not None
-        both.append((joint, lean.solution.peak_bytes))
-        return found
+        found.append((problem, problem.keeping(walked[0], lean.kept), lean.solution))
+        return walked
 
-    monkeypatch.setattr(RematSearch, "_walk", compared)
+    monkeypatch.setattr(RematSearch, "_walk", kept)
+    return found
+
+
+def test_computing_all_again_takes_the_memory_in_the_joint_problem_that_its_plan_does(
+    monkeypatch: pytest.MonkeyPatch, leanest: list[Leanest]
+) -> None:
     Search(attention, 0.7, monkeypatch)
-    joint_bytes, plan_bytes = both[0]
-    assert joint_bytes <= 1.1 * plan_bytes
+    problem, choices, plan = leanest[0]
+    assert problem.device_bytes(choices) <= 1.1 * plan.peak_bytes
 
 
 def gelu_layers(weights: Any, *batch: jax.Array) -> Any:
@@ -190,23 +199,12 @@ def plan_gelu_layers() -> autoshard.Plan:
 
 
 def test_computing_all_again_costs_in_the_joint_problem_what_its_plan_does(
-    monkeypatch: pytest.MonkeyPatch,
+    leanest: list[Leanest],
 ) -> None:
-    both: list[tuple[int, int]] = []
-    walk = RematSearch._walk
-
-    def compared(search: RematSearch, problem: ResidualProblem) -> Any:
-        found = walk(search, problem)
-        lean = search._tried[0]
-        joint = evaluate(problem.within(None), problem.keeping(found[0], lean.kept))
-        assert lean.solution is not None
-        both.append((joint.cost, lean.solution.cost))
-        return found
-
-    monkeypatch.setattr(RematSearch, "_walk", compared)
     plan_gelu_layers()
-    joint_cost, plan_cost = both[0]
-    assert joint_cost == pytest.approx(plan_cost, rel=0.01)
+    problem, choices, plan = leanest[0]
+    joint_cost = evaluate(problem.within(None), choices).cost
+    assert joint_cost == pytest.approx(plan.cost, rel=0.01)
 
 
 def test_transfers_hide_behind_what_the_forward_loop_computes_where_it_keeps_nothing(
