@@ -200,7 +200,7 @@ def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
 def _solve_auto(run: Run) -> None:
     limit = run.problem.memory_limit
     if limit is None:
-        _solve_with(run, None, use_memory=False)
+        _solve_without_memory(run)
         return
     least, at = least_use(run.problem)
     if limit < least:
@@ -214,7 +214,7 @@ def _solve_auto(run: Run) -> None:
         run.log.append("what is cheapest is known, and does not fit: the memory limit comes in")
     elif limit >= TIGHT_LIMIT * least or has_few_rows:
         run.log.append(f"the limit {limit} is above the least use {least}: first without it")
-        fits = _solve_with(run, None, use_memory=False)
+        fits = _solve_without_memory(run)
         if fits or run.is_done() or run.is_over():
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
@@ -265,6 +265,15 @@ def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:
             _find_least_peak(run)
         return None
     return Grounded.of(reduced)
+
+
+def _solve_without_memory(run: Run) -> bool:
+    """Solves as if there were no limit; returns whether the answer is allowed."""
+    is_of_limit = run.lower_bound > run.bound_without_limit
+    is_allowed = _solve_with(run, None, use_memory=False)
+    if not is_of_limit:
+        run.bound_without_limit = run.lower_bound
+    return is_allowed
 
 
 def _solve_with(run: Run, engine: Engine | None, *, use_memory: bool) -> bool:

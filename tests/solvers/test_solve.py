@@ -41,6 +41,15 @@ def test_a_limit_exactly_met_is_kept_and_one_byte_less_changes_the_answer() -> N
     assert solve(replace(problem, memory_limit=99)).cost == 10
 
 
+@pytest.mark.parametrize(("limit", "cost"), [(100, 1), (99, 10)])
+def test_what_was_first_solved_without_the_limit_bounds_what_any_memory_allows(
+    limit: int, cost: int
+) -> None:
+    held = (NodeMemory(0, 0, 1, np.array([100, 40])),)
+    result = solve(Problem((np.array([1, 10]),), node_memory=held, memory_limit=limit))
+    assert (result.cost, result.bound_without_limit) == (cost, 1)
+
+
 def test_the_leanest_choices_are_sought_only_where_the_cheapest_do_not_fit() -> None:
     costs = tuple(np.array([1, 10, 12]) for _ in range(2))
     held = tuple(NodeMemory(node, 0, 1, np.array([100, 60, 50])) for node in range(2))
