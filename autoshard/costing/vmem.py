@@ -5,8 +5,10 @@ What fits there under a plan is memory space assignment, in `lowering`.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from types import MappingProxyType
@@ -265,18 +267,27 @@ def _crowded(
         for earlier, later in pairwise(accesses[value])
         if _is_near(matmuls, graph.ops[later], (earlier, later))
     )
-    found: set[tuple[int, int]] = set()
-    held: list[tuple[int, int, int]] = []
+    found: list[tuple[int, int]] = []
+    ends: list[tuple[int, int, int]] = []
+    held = Counter[int]()  # by value: an access ends one segment and begins another
+    staying = defaultdict[int, set[tuple[int, int]]](set)  # by size
+    taken = dict.fromkeys(sorted({num_bytes[value] for _, _, value in segments}), 0)
     for begin, alike in groupby(segments, itemgetter(0)):
-        held = [one for one in held if one[1] >= begin]
-        held.extend(alike)
-        size_of = {value: num_bytes[value] for _, _, value in held}
-        taken = 0
-        for size, values in groupby(sorted(size_of, key=size_of.__getitem__), size_of.get):
-            together = set(values)
-            taken += (size or 0) * len(together)
-            if taken > capacity:
-                found.update((start, value) for start, _, value in held if value in together)
+        while ends and ends[0][0] < begin:
+            _, start, value = heappop(ends)
+            held[value] -= 1
+            size = num_bytes[value]
+            taken[size] -= 0 if held[value] else size
+            staying[size].discard((start, value))
+        for start, later, value in alike:
+            heappush(ends, (later, start, value))
+            size = num_bytes[value]
+            taken[size] += 0 if held[value] else size
+            staying[size].add((start, value))
+            held[value] += 1
+        for size, total in zip(taken, accumulate(taken.values()), strict=True):
+            if total > capacity:
+                found += staying.pop(size, ())
     return frozenset(found)
 
 
