@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -74,11 +75,20 @@ _NAMES_BY_MODULE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: commands that need no JAX start without it."""
-    for module, names in _NAMES_BY_MODULE.items():
-        if name in names:
+    """Imports a public name when it is first used: commands that need no JAX start without it.
+
+    What modules define lives on: looking for cycles among it took a seventh of that time.
+    """
+    module = next((one for one, names in _NAMES_BY_MODULE.items() if name in names), None)
+    if module is not None:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
             value = globals()[name] = getattr(importlib.import_module(module), name)
-            return value
+        finally:
+            if was_enabled:
+                gc.enable()
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -111,7 +111,7 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
 
 def _common(layout: Layout | None, wanted: Layout) -> Layout:
     """What two layouts cut alike, from the major end of every dimension on."""
-    if layout is None:
+    if layout is None or layout == wanted:
         return wanted
     return tuple(
         tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(*dims, strict=False)))

@@ -365,7 +365,7 @@ def _penalties(solution: Solution) -> Penalties:
         return known.get(counts, candidates, key=(is_argument, layout))
 
     reads = problem.node_costs[len(encoded.candidates) :]
-    free = {len(costs): np.zeros(len(costs), np.int64) for costs in reads}
+    free = {size: np.zeros(size, np.int64) for size in set(map(len, reads))}
     of_ops = (of_node(node, candidates) for node, candidates in enumerate(encoded.candidates))
     return Penalties((*of_ops, *(free[len(costs)] for costs in reads)), _num_constraints(solution))
 
@@ -406,7 +406,7 @@ def _num_constraints(solution: Solution) -> tuple[IntArray, ...]:
     for number in encoded.edge_by_shared_read.values():
         read = encoded.reads[edges[number].v - num_ops]
         found[number] = between(edges[number], read.value, tables.of_read(read))
-    none = {edge.costs.shape: np.zeros(edge.costs.shape, np.int64) for edge in edges}
+    none = {shape: np.zeros(shape, np.int64) for shape in {edge.costs.shape for edge in edges}}
     return tuple(found.get(number, none[edge.costs.shape]) for number, edge in enumerate(edges))
 
 
