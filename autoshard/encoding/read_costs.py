@@ -115,8 +115,6 @@ class ReadCosts:
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
-        """What an operand costs that nothing can move, where there is a choice."""
+        """What an operand costs that nothing can move, where some choice leaves it in place."""
         moves = table.moves.take(rows, 0).take(columns, 1)
-        if moves.all(axis=0).any() or moves.all(axis=1).any():
-            return costs
-        return np.where(moves, FORBIDDEN, costs)
+        return costs if moves.all() else np.where(moves, FORBIDDEN, costs)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import autoshard
 from autoshard.encoding.left_in_place import is_left_in_place
 from autoshard.graph.program import OpClass
 from tests.planner.graphs import plan
@@ -58,3 +59,25 @@ def test_a_ragged_matmul_sums_the_rows_that_it_masks_as_they_are_sharded() -> No
     graph, _ = exported(fn, rows, mesh="x=8", platform="cpu")
     (matmul,) = (op for op in graph.ops if op.op_class is OpClass.MATMUL)
     assert is_left_in_place(graph, matmul, matmul.operands[0])
+
+
+def test_a_ragged_matmul_sums_masked_columns_where_they_are_cut() -> None:
+    """Nothing can gather the rows between their mask and the matmul: the equation has both."""
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    columns = jax.sharding.NamedSharding(mesh, P(None, ("y", "x", "z")))
+
+    def fn(rows: jax.Array) -> Any:
+        held = jax.lax.with_sharding_constraint(rows, columns)
+        made = jax.lax.ragged_dot(held, jnp.ones((2, 8, 4)), jnp.array([1, 7], jnp.int32))
+        return jnp.tanh(rows + jnp.mean(jnp.tanh(made)))
+
+    rows = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    solution = autoshard.optimize(
+        lambda x: jax.jvp(fn, (x,), (x,))[1], rows, mesh=mesh, hardware="cpu-host", baselines=False
+    ).solution
+    assert solution is not None
+    decoded = solution.decoded
+    for op in solution.graph.ops:
+        if op.op_class is OpClass.MATMUL:
+            masked = op.operands[0]
+            assert decoded.candidates[op.index].operands[0] == decoded.layouts[masked]
