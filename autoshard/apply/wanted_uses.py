@@ -29,6 +29,7 @@ _DECIDES_BY_OPERANDS = frozenset(
 )
 _LOOP_BODIES = ("jaxpr", "body_jaxpr", "body")  # of a scan, of a while, of one in a module
 _HAS_USES = frozenset({OpKind.COMPUTE, OpKind.JOIN, OpKind.ENTER_MANUAL})
+_MOVES = _HAS_USES | {OpKind.CONSTRAINT}
 _BARRIER = "optimization_barrier"
 _HAS_REGIONS = frozenset({OpKind.JOIN, OpKind.ENTER_MANUAL})
 
@@ -466,7 +467,7 @@ def _moved_in_branches(
         ):
             have = placed_layout(graph, decoded, value)
             is_moved = wanted != have and not _is_free(graph, value)
-            if op.kind in _HAS_USES and is_moved and graph.is_read_in_branch(op, position):
+            if op.kind in _MOVES and is_moved and graph.is_read_in_branch(op, position):
                 conditional = _reader(op, position, operand_paths).rpartition(".branches[")[0]
                 paths = (path for path, known in graph.value_by_path.items() if known == value)
                 around = [path for path in paths if _is_beside(path, conditional)]

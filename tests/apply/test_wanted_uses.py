@@ -443,3 +443,25 @@ def test_branches_end_alike_where_one_ends_in_a_constraint_of_the_program() -> N
         jax.jit(either)(x)
     plan = autoshard.optimize(either, x, mesh=mesh, hardware="cpu-host", baselines=False)
     np.testing.assert_array_equal(plan.jit()(jax.device_put(x, plan.in_shardings[0])), x * 2)
+
+
+def test_what_a_constraint_in_a_branch_moves_stays_where_it_is_before() -> None:
+    """Else propagation may have a loop carry it as the branch wants it, moved there and back."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def held(x: Any, *axes: Any) -> Any:
+        return lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, P(None, axes)))
+
+    def with_sum(*axes: Any) -> Any:
+        return lambda c: c + jnp.sum(held(c, *axes))
+
+    def body(step: Any, x: Any) -> Any:
+        return lax.cond(step % 2 == 0, with_sum("x", "y"), with_sum("y", "x"), x)
+
+    def looped(x: Any) -> Any:
+        return lax.fori_loop(0, 3, body, held(jnp.sin(x), "x", "y"))
+
+    x = array(8192, 1024)
+    solution = solved(looped, x, mesh=mesh)
+    carried = {"2.jaxpr/in.1": '<@mesh, [{}, {"x", "y"}]>'}
+    assert uses(solution, solution.decoded, looped, x) == carried
