@@ -9,26 +9,31 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.frontend.jaxpr_paths import (
     CALLS,
     Body,
     bodies,
+    is_constrainable,
     rewrite_bodies,
     scan_params,
     used_variables,
 )
 from autoshard.frontend.known_numbers import known_number, number_made
+from autoshard.frontend.spliced import spliced
 
 
 def without_known_control(jaxpr: Jaxpr) -> Jaxpr:
     """The same with the equations of a branch in place of a conditional that always takes it.
 
     What a loop starts from is read in place of a carry that its body hands on as it is. The
-    constraints that it hands it on through then stand behind the loop. Itself without either.
+    constraints that it hands it on through then stand behind the loop. A loop of one run starts
+    from zeros where its body does not read the carry. Itself without any of them.
     """
     return _Settling().settled(jaxpr)
 
@@ -70,7 +75,8 @@ class _Settling:
         if name == "cond" and (index := known_number(eqn.invars[0], numbers)) is not None:
             return _branch_taken(eqn, index, known)
         if name in ("scan", "while"):
-            return _without_unchanged(eqn, known)
+            *zeros, loop = _with_unread_zeros(eqn)
+            return [*zeros, *_without_unchanged(loop, known)]
         return [eqn]
 
 
@@ -173,6 +179,24 @@ class _Loop:
         moved = [carries[place] for place in sorted(places)]
         after = operands[first + self.num_carries :]
         return [*operands[:first], *moved, *_without(carries, places), *after]
+
+
+def _with_unread_zeros(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+    """A loop of one run behind zeros, which stand for what it starts from and does not read."""
+    loop = _Loop.of(eqn)
+    if eqn.params.get("length") != 1 or loop.body.effects:
+        return [eqn]
+    read, first = used_variables(loop.body), loop.num_consts
+    zeros, invars = [], list(eqn.invars)
+    for place in range(first, first + loop.num_carries):
+        atom = invars[place]
+        is_read = isinstance(atom, Literal) or loop.body.invars[place] in read
+        if is_read or not is_constrainable(atom.aval):
+            continue
+        start, fill = Var(atom.aval), partial(jnp.zeros, atom.aval.shape, atom.aval.dtype)
+        zeros += spliced(fill, eqn, [], [start])
+        invars[place] = start
+    return [*zeros, eqn.replace(invars=invars) if zeros else eqn]
 
 
 def _without(members: Sequence[Any], places: Set[int]) -> list[Any]:

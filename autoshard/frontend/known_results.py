@@ -10,19 +10,25 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax.lax import GatherScatterMode
 
+from autoshard.frontend.jaxpr_paths import CALLS
+from autoshard.frontend.known_fills import fills
 from autoshard.frontend.known_numbers import known_number
 from autoshard.frontend.spliced import spliced, with_replaced
 
 _OF_EQUALS = {"eq": 1, "ge": 1, "le": 1, "ne": 0, "lt": 0, "gt": 0, "sub": 0, "xor": 0}
 """By operation, what it makes of an integer and itself."""
 
+_SENT = CALLS | {"concatenate", "pad", "rev", "slice"}
+"""What may send the elements that it moves."""
+
 
 def without_known_results(jaxpr: Jaxpr) -> Jaxpr:
     """The same, constants for pools without windows and rows that are not there; itself without.
 
     These are the zeros of a `select_and_scatter` of no elements, and what a gather at an index out
-    of bounds is filled with, where the program says the index. What compares integers with
-    themselves, or takes them from themselves, is known too, and where the largest of one lies.
+    of bounds is filled with, where the program says the index: what is scattered there is dropped.
+    What compares integers with themselves, or takes them from themselves, is known too, where the
+    largest of one lies, and what is moved of a value that one scalar fills.
     """
     return with_replaced(jaxpr, _constants)
 
@@ -30,6 +36,7 @@ def without_known_results(jaxpr: Jaxpr) -> Jaxpr:
 def _constants(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
     """By the place of such an equation, the constant in its place."""
     numbers: dict[Var, int] = {}
+    filled = fills(body)
     found = {}
     for place, eqn in enumerate(body.eqns):
         name = eqn.primitive.name
@@ -44,6 +51,10 @@ def _constants(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
             found[place] = _filled(eqn, 0)
         elif name == "gather" and _is_outside(eqn, numbers):
             found[place] = _filled(eqn, _filling(eqn))
+        elif name.startswith("scatter") and _is_dropped(eqn, numbers):
+            found[place] = spliced(jnp.copy, eqn, eqn.invars[:1], eqn.outvars)
+        elif name in _SENT and not filled.keys().isdisjoint(eqn.outvars):
+            found[place] = _filled(eqn, filled[eqn.outvars[0]])
     return found
 
 
@@ -51,7 +62,8 @@ def _filled(eqn: JaxprEqn, value: Any) -> list[JaxprEqn]:
     made = eqn.outvars[0].aval
 
     def fill(*_: jax.Array) -> Any:
-        return jnp.full(made.shape, value, made.dtype)
+        filled = jnp.full(made.shape, value, made.dtype)
+        return filled if made.shape else jnp.copy(filled)  # a scalar alone is made by no equation
 
     return spliced(fill, eqn, eqn.invars, eqn.outvars)
 
@@ -80,6 +92,16 @@ def _is_outside(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
     sizes, shape = eqn.params["slice_sizes"], operand.aval.shape
     dims = eqn.params["dimension_numbers"].start_index_map
     return any(number < 0 or number + sizes[dim] > shape[dim] for dim in dims)
+
+
+def _is_dropped(eqn: JaxprEqn, numbers: Mapping[Var, int]) -> bool:
+    """True where all that a scatter writes lies out of bounds."""
+    operand, index, _ = eqn.invars
+    number = known_number(index, numbers)
+    if number is None or eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP:
+        return False
+    dims = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    return any(not 0 <= number < operand.aval.shape[dim] for dim in dims)
 
 
 def _filling(eqn: JaxprEqn) -> Any:

@@ -118,3 +118,16 @@ def test_branches_taken_twice_have_names_of_their_own() -> None:
     closed = settled(run, X)
     assert "cond" not in str(closed)
     np.testing.assert_allclose(jaxpr_as_fun(closed)(X)[0], run(X), rtol=1e-6)
+
+
+def test_what_a_loop_of_one_run_starts_from_and_does_not_read_is_dead() -> None:
+    def last(start: jax.Array, rows: jax.Array) -> Any:
+        return lax.scan(lambda _, r: (held(r), None), start, rows)[0]
+
+    closed = settled(lambda x: last(jnp.sin(x), x[None]), X)
+    assert "sin" not in names(closed)
+    np.testing.assert_array_equal(jaxpr_as_fun(closed)(X)[0], X)
+    summed = settled(lambda x: lax.scan(lambda c, r: (c + r, None), jnp.sin(x), x[None])[0], X)
+    assert "sin" in names(summed)
+    thrice = jax.make_jaxpr(lambda x: last(jnp.sin(x), jnp.stack([x] * 3)))(X)
+    assert without_known_control(thrice.jaxpr) is thrice.jaxpr
