@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.dual_ascent import CAP, LARGEST_TOTAL
 from solvers.kernels import FloatArray, compiled, compiled_part, least_by_column
@@ -39,7 +40,7 @@ class ClassGraph(NamedTuple):
             ends of its edges.
         link_end: int64[links]: the other end.
         link_table: int64[links]: first entry in `tables`; the other end has the rows.
-        tables: float64[entries].
+        tables: float32[entries], half the bytes to go through: the proof is in integers.
         cap: A cost above that of any allowed answer; stands for forbidden.
     """
 
@@ -52,7 +53,7 @@ class ClassGraph(NamedTuple):
     link_start: IntArray
     link_end: IntArray
     link_table: IntArray
-    tables: FloatArray
+    tables: npt.NDArray[np.float32]
     cap: float
 
 
@@ -217,7 +218,7 @@ class ClassBound:
     def _laid_out(self) -> ClassGraph:
         ends = self._ends
         sizes = np.array([len(costs) for costs in self._costs], dtype=np.int64)
-        blocks: list[FloatArray] = []
+        blocks: list[npt.NDArray[np.float32]] = []
         start: dict[tuple[int, bool], int] = {}
         links: list[list[tuple[int, int]]] = [[] for _ in ends.class_of]
         size = 0
@@ -227,7 +228,8 @@ class ClassBound:
             for end, other, is_turned in ((u, v, True), (v, u, False)):
                 if (number, is_turned) not in start:
                     start[number, is_turned] = size
-                    blocks.append(self._scaled(table.T if is_turned else table).ravel())
+                    block = self._scaled(table.T if is_turned else table)
+                    blocks.append(block.astype(np.float32).ravel())
                     size += table.size
                 links[end].append((other, start[number, is_turned]))
         flat = np.array([link for of_end in links for link in of_end], dtype=np.int64)
@@ -241,7 +243,7 @@ class ClassBound:
             link_start=_starts([len(of_end) for of_end in links]),
             link_end=flat.reshape(-1, 2)[:, 0].copy(),
             link_table=flat.reshape(-1, 2)[:, 1].copy(),
-            tables=np.concatenate(blocks) if blocks else np.empty(0),
+            tables=np.concatenate(blocks) if blocks else np.empty(0, np.float32),
             cap=CAP,
         )
 

@@ -98,7 +98,7 @@ def compiled_part(function: _Function) -> _Function:
 
 @compiled_part
 def least_by_column(
-    tables: FloatArray,
+    tables: npt.NDArray[np.floating[Any]],
     first: int,
     added: FloatArray,
     sign: float,

@@ -93,10 +93,13 @@ def summed_row_bytes(
 
 def summed_with(graph: Graph) -> dict[int, int]:
     """By gather of rows, the last of those whose sums one call takes: none needs another's."""
+    found = (op for op in graph.ops if op.op_class is OpClass.GATHER and takes_rows(graph, op))
+    gathers = {op.index for op in found}
+    first, stop = min(gathers, default=0), max(gathers, default=-1) + 1
     before = [0] * len(graph.values)  # gathers on the longest way to each value
     groups: dict[int, tuple[int, int, str]] = {}
-    for op in graph.ops:
-        is_gather = op.op_class is OpClass.GATHER and takes_rows(graph, op)
+    for op in graph.ops[first:stop]:
+        is_gather = op.index in gathers
         for value in op.results:
             there = [before[operand] for operand in op.operands if operand < value]
             before[value] = max(there, default=0) + is_gather

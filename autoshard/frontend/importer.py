@@ -152,10 +152,11 @@ class Importer:
             self.dangling.setdefault(op.operands[0], []).append(op)
         if self.dangling:
             self._pin_dangling([value for value in self.dangling if value in env], env, scope)
+        reads = self.reads or None
         for op in operations:
             if op.name in _TERMINATORS:
                 return [env[v] for v in op.operands]
-            before = self.reads and self.reads.redirect(self.build, env, self._reader(op, scope))
+            before = reads and reads.redirect(self.build, env, self._reader(op, scope))
             self._op(op, env, scope)
             if before:
                 env.update(before)

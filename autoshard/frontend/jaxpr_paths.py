@@ -27,6 +27,7 @@ Body: TypeAlias = Any
 """A `Jaxpr` or a `ClosedJaxpr`."""
 
 _BODIES = (Jaxpr, ClosedJaxpr)
+_BODY_TYPES = frozenset(_BODIES)
 
 CALLS = frozenset(
     {
@@ -171,7 +172,7 @@ def rewrite_bodies(
     for name, value in eqn.params.items():
         if isinstance(value, _BODIES):
             changed[name] = rewritten(name, value)
-        elif isinstance(value, (tuple, list)) and any(isinstance(one, _BODIES) for one in value):
+        elif isinstance(value, (tuple, list)) and not _BODY_TYPES.isdisjoint(map(type, value)):
             members = [
                 rewritten(f"{name}[{position}]", member) if isinstance(member, _BODIES) else member
                 for position, member in enumerate(value)

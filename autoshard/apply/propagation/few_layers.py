@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -149,10 +149,9 @@ class EqualLayers:
         """The program without the layers that runs leave out."""
         with jax_mlir.make_ir_context(), ir.Location.unknown():
             parsed = ir.Module.parse(self.program.module)
-            body, prefix = _innermost(functions_of(parsed))
-            assert body is not None
-            _leave_out(_by_equation(body, equations.of_op), runs)
-            _erase_unread_constants(body)
+            ops, prefix = _innermost(functions_of(parsed))
+            _leave_out(_by_equation(ops, equations.of_op), runs)
+            _erase_unread(op for op, of in zip(ops, equations.of_op, strict=True) if of < 0)
             PassManager.parse("builtin.module(symbol-dce)").run(parsed.operation)
             module = module_bytecode(parsed)
         program = self.program
@@ -229,14 +228,11 @@ def _equations_of(
     """The equations of the innermost body of a module; None where there is no such body."""
     functions = functions_of(module)
     body, prefix = _innermost(functions)
-    if body is None:
+    if not body:
         return None
-    of_op = [
-        _split(tagged_path(op.operation) or equation_of(op.operation), prefix)[0]
-        for op in body.regions[0].blocks[0].operations
-    ]
+    of_op = [_split(tagged_path(op) or equation_of(op), prefix)[0] for op in body]
     ops = _by_equation(body, of_op)
-    arguments = {value: place for place, value in enumerate(body.regions[0].blocks[0].arguments)}
+    arguments = {value: place for place, value in enumerate(body[0].block.arguments)}
     numbers = _Colours(functions, arguments)
     colours = [numbers.of(of_equation) for of_equation in ops]
     return _Equations(
@@ -256,9 +252,12 @@ def _equations_of(
     )
 
 
-def _innermost(functions: Mapping[str, MlirOp]) -> tuple[MlirOp | None, str]:
-    """The first function from `main` on that is more than a call, and the prefix of its paths."""
-    function, prefix = functions.get("main"), ""
+def _innermost(functions: Mapping[str, MlirOp]) -> tuple[list[MlirOp], str]:
+    """Ops of the first function from `main` on that is more than a call; the prefix of its paths.
+
+    None where there is no `main`.
+    """
+    function, ops, prefix = functions.get("main"), list[MlirOp](), ""
     while function is not None:
         ops = [op.operation for op in function.regions[0].blocks[0].operations]
         calls = [op for op in ops if op.name == "func.call"]
@@ -267,7 +266,7 @@ def _innermost(functions: Mapping[str, MlirOp]) -> tuple[MlirOp | None, str]:
         function = functions[ir.FlatSymbolRefAttr(calls[0].attributes["callee"]).value]
         inner = next(filter(None, map(equation_of, operations_of(function))), "")
         prefix = inner.rpartition("/")[0] + "/"
-    return function, prefix
+    return ops, prefix
 
 
 def _split(path: str, prefix: str) -> tuple[int, str]:
@@ -292,17 +291,17 @@ def _reads(
         yield found
 
 
-def _by_equation(body: MlirOp, of_op: Sequence[int]) -> list[list[MlirOp]]:
-    """The ops of a function by the equation they were lowered from, tags after what they name.
+def _by_equation(ops: Sequence[MlirOp], of_op: Sequence[int]) -> list[list[MlirOp]]:
+    """Ops by the equation they were lowered from, tags after what they name.
 
     Args:
-        body: The function.
+        ops: Of a function.
         of_op: Per op, its equation; -1 for none.
     """
     found: list[list[MlirOp]] = [[] for _ in range(max(of_op, default=-1) + 1)]
-    for op, equation in zip(body.regions[0].blocks[0].operations, of_op, strict=True):
+    for op, equation in zip(ops, of_op, strict=True):
         if equation >= 0:
-            found[equation].append(op.operation)
+            found[equation].append(op)
     return found
 
 
@@ -372,9 +371,8 @@ def _leave_out(ops: Sequence[Sequence[MlirOp]], runs: Sequence[Run]) -> None:
                 op.erase()
 
 
-def _erase_unread_constants(body: MlirOp) -> None:
-    """Take out the constants of what was left out: they are of no equation."""
-    ops = [op.operation for op in body.regions[0].blocks[0].operations]
+def _erase_unread(ops: Iterable[MlirOp]) -> None:
+    """Take out the constants of what was left out, which are of no equation."""
     for op in ops:
         if op.name == "stablehlo.constant" and not any(True for _ in op.results[0].uses):
             op.erase()
