@@ -55,6 +55,7 @@ OFF: Mapping[str, object] = {
     "layout.mxu_min_rows": 1,
     "layout.mxu_fill_cycles": 0,
     "layout.mxu_window_cycles": 0,
+    "layout.hbm_window": 0,
     "layout.ragged_cycles": (0.0, 0.0),
     "layout.ragged_tile_rows": 0,
     "layout.row_slice_cycles": (0.0, 0.0),

@@ -22,6 +22,10 @@ class LayoutPolicy:
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
         mxu_window_cycles: Cycles in which a matmul's first windows are read and its last ones
             written, over the square root of those of its arithmetic.
+        hbm_window: Rows, and columns, of the result of a matmul that are computed at a time where
+            neither operand waits on the chip; 0: however many, operands are read once.
+        hbm_window_share: Share of the memory bandwidth at which operands then come, window by
+            window.
         ragged_cycles: Cycles of a ragged matmul that runs as a convolution over the groups, for
             each pair of them: by element of its result, and in all where it contracts the rows.
         ragged_tile_rows: Rows of a tile of a ragged matmul that a kernel computes tile by tile,
@@ -59,6 +63,8 @@ class LayoutPolicy:
     mxu_min_rows: int
     mxu_fill_cycles: int
     mxu_window_cycles: float
+    hbm_window: int
+    hbm_window_share: float
     ragged_cycles: tuple[float, ...]
     ragged_tile_rows: int
     turn_cycles: float

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.candidate_arrays import CandidateArrays, written_layouts
@@ -29,6 +30,12 @@ from cost_models import memory_efficiency
 _PARTS = frozenset({"concatenate", "dynamic_slice", "dynamic_update_slice", "pad", "slice"})
 """Ops that copy parts of tensors."""
 
+_OF_ONE = 1.5
+"""Elements read for each of a matmul's operand, at most, where that is computed of one tensor.
+
+Vectors along its rows and columns count as nothing. A choice between one tensor and two.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class WithMatmul:
@@ -39,12 +46,43 @@ class WithMatmul:
         alone: The same by themselves.
         launches: Kernels of these.
         summed: Reductions of what devices have to sum.
+        moved: Bytes that element-wise ops read and write with the matmul, as they lie in HBM.
     """
 
     fused: float = 0.0
     alone: float = 0.0
     launches: int = 0
     summed: float = 0.0
+    moved: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRead:
+    """What a device reads through an operand of an op: `float64[num_candidates]` each.
+
+    Args:
+        num_bytes: As they lie in memory.
+        counted: As how many bytes from HBM it counts.
+        waiting_bytes: Those in which it may wait in VMEM for a matmul; infinite where it is
+            computed from several tensors.
+    """
+
+    num_bytes: FloatArray
+    counted: FloatArray
+    waiting_bytes: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class FarReads:
+    """What a matmul reads through its operands, and where neither is in VMEM.
+
+    Args:
+        num_bytes: Through each operand: `float64[num_candidates]`.
+        is_far: `bool[num_candidates]`.
+    """
+
+    num_bytes: tuple[FloatArray, FloatArray]
+    is_far: npt.NDArray[np.bool_]
 
 
 class KernelTime:
@@ -115,10 +153,36 @@ class KernelTime:
                 found[index] = self.costing.streamed_seconds(self.graph, op, one)[0]
         return found
 
-    def _kernel_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+    def more_seconds(self, op: Op, candidates: Candidates, one_waits: bool) -> FloatArray:
+        """float64[num_candidates]: by which a run of a matmul takes longer than `seconds` has it.
+
+        Args:
+            op: A matmul.
+            candidates: Of it.
+            one_waits: An operand of it is in VMEM when it runs.
+        """
+        assumed, found = (
+            self._kernel_seconds(op, candidates, known) for known in (None, one_waits)
+        )
+        return np.where([one.streamed is not None for one in candidates], 0.0, found - assumed)
+
+    def waiting_bytes(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: bytes of the smallest operand that may wait for a matmul.
+
+        Infinite where both are computed from several tensors.
+        """
+        reads = self._operand_reads(op, candidates)
+        return np.minimum(*(one.waiting_bytes for one in reads))
+
+    def _kernel_seconds(
+        self, op: Op, candidates: Candidates, one_waits: bool | None = None
+    ) -> FloatArray:
         costing, graph, buffers = self.costing, self.graph, self.buffers
         arrays = costing.arrays(candidates)
-        num_bytes = self._bytes_read(op, candidates)
+        reads = self._operand_reads(op, candidates)
+        num_bytes = sum((read.counted for read in reads), np.zeros(len(candidates)))
+        if op.op_class is OpClass.REDUCE:
+            num_bytes += self._passed_bytes(op, candidates)
         writes = False
         for position, value in enumerate(op.results):
             if self._is_written(op, value):
@@ -155,10 +219,11 @@ class KernelTime:
         if op.op_class is OpClass.CONVOLUTION:
             seconds = seconds + costing.vector_seconds(graph, op, candidates)
         if op.op_class is OpClass.MATMUL:
+            far = self._from_hbm(op, reads, one_waits) if single is None else None
             more = self.matmuls.start_seconds(op) - costing.launch_seconds
             started = seconds + more + self.matmuls.ragged_seconds(op, arrays)
             seconds = np.where(seconds > 0.0, started, 0.0)
-            seconds += self._epilogue_seconds(op, candidates, flops, num_bytes, seconds)
+            seconds += self._epilogue_seconds(op, candidates, flops, num_bytes, seconds, far)
             seconds += costing.window_seconds(flops, dtype)
         return seconds
 
@@ -169,6 +234,7 @@ class KernelTime:
         flops: FloatArray,
         num_bytes: FloatArray,
         seconds: FloatArray,
+        far: FarReads | None,
     ) -> FloatArray:
         """float64[num_candidates]: what is off, or comes to it, for what is fused with a matmul.
 
@@ -194,10 +260,34 @@ class KernelTime:
             whole, work = num_bytes + with_it.fused / shares, _work_class(op).value
             together = np.asarray(model.compute_seconds(flops, whole, dtype, work))
             fused = seconds + together - model.compute_seconds(flops, num_bytes, dtype, work)
+            fused = np.where(is_apart, seconds, fused)
+        if far is not None:
+            result, stored = op.results[0], self.buffers.is_stored[op.results[0]]
+            own = self.graph.values[result].num_bytes / shares * stored
+            is_fused = result in self.buffers.unless_summed
+            made = np.where(is_apart, own, with_it.moved / shares + (0.0 if is_fused else own))
+            plain = np.asarray(
+                model.compute_seconds(flops, np.zeros_like(flops), dtype, _work_class(op).value)
+            )
+            windowed = self.matmuls.windowed_seconds(op, candidates, far.num_bytes, made, plain)
+            fused = np.where(far.is_far, np.maximum(fused, windowed), fused)
         started = np.maximum(fused - self.matmuls.start_seconds(op), 0.0)
         saved = np.minimum(alone, started) + with_it.launches * costing.launch_seconds
         summed = with_it.summed / shares / costing.elementwise_speed
-        return np.where(is_apart, summed, fused - np.minimum(saved, fused) - seconds)
+        saved = np.where(is_apart, -summed, np.minimum(saved, fused))
+        return np.asarray(fused - saved - seconds)
+
+    def _from_hbm(
+        self, op: Op, reads: Sequence[OperandRead], one_waits: bool | None
+    ) -> FarReads | None:
+        """What a matmul reads from HBM where neither operand waits in VMEM."""
+        if op.name != "dot_general" or not self.backend.layout.hbm_window:
+            return None
+        lhs, rhs = reads
+        is_far = np.minimum(lhs.waiting_bytes, rhs.waiting_bytes) > self.vmem.capacity
+        if one_waits is not None:
+            is_far = np.full_like(is_far, not one_waits)
+        return FarReads((lhs.num_bytes, rhs.num_bytes), is_far) if is_far.any() else None
 
     def _with_matmul(self, op: Op) -> WithMatmul:
         """The ops that may run with a matmul; none beside other ops."""
@@ -207,7 +297,7 @@ class KernelTime:
         if passes is None and op.results[0] not in buffers.unless_summed:
             return WithMatmul()
         joined = () if passes is None else self.joined.get(op.index, ())
-        fused = alone = summed = 0.0
+        fused = alone = summed = moved = 0.0
         launches = 0
         if joined and passes is not None:
             elements = prod(self.graph.values[op.results[0]].shape)
@@ -219,14 +309,16 @@ class KernelTime:
             values = [v for v in with_it.results if buffers.is_stored[v]]
             if with_it.op_class is not OpClass.ELEMENTWISE or not values:
                 continue
-            fused += self._in_hbm(with_it)
+            read = self._in_hbm(with_it)
+            moved += read + sum(self.graph.values[v].num_bytes for v in values)
+            fused += read
             fused += sum(self._whole_written(with_it, v, _work_class(op)) for v in values)
             paid = [v for v in values if self._is_written(with_it, v)]
             if paid:
                 alone += sum(read.num_bytes for read in buffers.reads[index])
                 alone += sum(self._whole_written(with_it, v, _work_class(with_it)) for v in paid)
                 launches += not self.is_in_other_kernel(with_it)
-        return WithMatmul(fused, alone, launches, summed)
+        return WithMatmul(fused, alone, launches, summed, moved)
 
     def _in_hbm(self, op: Op) -> float:
         """Bytes that all devices together read from HBM for an op."""
@@ -291,15 +383,15 @@ class KernelTime:
             return local * np.maximum(found / whole, 1.0)
         return np.where(found > whole, np.maximum(local, found), local)
 
-    def _bytes_read(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
+    def _operand_reads(self, op: Op, candidates: Candidates) -> list[OperandRead]:
+        """What a device reads through each operand, of narrow rows whole tiles.
 
         A reduction works through all tiles of what it reduces, computed with it or not. What was
         prefetched into VMEM counts as far as it takes time to bring it; what a matmul finds there,
         as it was just used or waits for all runs of a loop, counts not at all.
         """
         arrays, buffers, vmem = self.costing.arrays(candidates), self.buffers, self.vmem
-        num_bytes = np.zeros(len(arrays.cut))
+        found = []
         reads = self._read_bytes(op)
         is_prefetched = prefetched(self.graph, self.buffers, op)
         prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
@@ -318,15 +410,18 @@ class KernelTime:
             if read and is_prefetched[position]:
                 whole = self.graph.values[value].num_bytes / pieces
                 counts = np.where(whole <= vmem.capacity, prefetched_share, 1.0)
+            num_bytes = local
             for source in held[position] if read and saved else ():
                 fits = np.where(source / pieces <= left, source / pieces, 0.0)
                 left, local = left - fits, np.maximum(local - saved * fits, 0.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
-            num_bytes += counts * local
-        if op.op_class is OpClass.REDUCE:
-            num_bytes += self._passed_bytes(op, candidates)
-        return num_bytes
+            operand, elements = self.graph.values[value], buffers.reads[op.index][position].elements
+            is_of_one = elements <= _OF_ONE * prod(operand.shape)
+            smallest = np.minimum(num_bytes, operand.num_bytes / pieces)  # converted where moved
+            waiting = smallest if is_of_one else np.full_like(smallest, np.inf)
+            found.append(OperandRead(num_bytes, counts * local, waiting))
+        return found
 
     def _saved_in_vmem(self, op: Op) -> float:
         """Share of the time of a read that is saved where the bytes are in VMEM."""

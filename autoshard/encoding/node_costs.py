@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from autoshard.costing.cost_term import (
     keys_of,
     sum_of_terms,
 )
+from autoshard.costing.kernel_time import KernelTime
 from autoshard.costing.op_terms import OP_TERMS
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.reductions import Reductions
@@ -55,6 +56,8 @@ class NodeCosts:
         self._classes: dict[tuple[Hashable, ...], int] = {}
         self._costs: dict[Hashable, IntArray] = {}
         self._seconds: dict[Hashable, tuple[Candidate, float, float]] = {}
+        self._kernels = KernelTime(facts)
+        self._more: dict[Hashable, tuple[Candidate, float]] = {}
 
     def of(self, op: Op) -> IntArray:
         """int64[num_candidates]; equal ops (of repeated layers) share one array."""
@@ -96,6 +99,37 @@ class NodeCosts:
             sent = float(sum_of_terms(collectives, op, (candidate,))[0])
             known = self._seconds[key] = (candidate, computed, sent)
         return known[1:]
+
+    def more_seconds(self, op: Op, candidate: Candidate, one_waits: bool) -> float:
+        """Seconds by which a run of a matmul takes longer than `seconds_of` has it.
+
+        Args:
+            op: A matmul.
+            candidate: Of it.
+            one_waits: An operand of it is in VMEM when it runs.
+        """
+        key = (id(candidate), self.like(op), one_waits)
+        known = self._more.get(key)
+        if known is None:
+            found = self._kernels.more_seconds(op, (candidate,), one_waits)
+            known = self._more[key] = (candidate, float(found[0]))
+        return known[1]
+
+    def more_where_alike(
+        self, op: Op, candidates: Candidates, choice: int, one_waits: bool
+    ) -> Iterator[tuple[int, float]]:
+        """Choices of a matmul that have an operand in VMEM where one choice has one, or has none.
+
+        Smaller operands wait where that one's does; larger ones do not where it does not.
+
+        Returns:
+            Each with the seconds by which a run takes longer than `seconds` has it, if any.
+        """
+        num_bytes = self._kernels.waiting_bytes(op, candidates)
+        least = num_bytes[choice]
+        is_alike = num_bytes <= least if one_waits else num_bytes >= least
+        more = self._kernels.more_seconds(op, candidates, one_waits)
+        yield from ((int(one), float(more[one])) for one in np.flatnonzero(is_alike & (more != 0)))
 
     def like(self, op: Op) -> int:
         """The same number for ops whose candidates cost the same."""

@@ -14,7 +14,8 @@ from autoshard.lowering.issued_ranges import IssuedRanges
 from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
 from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.op_times import OpTimes
-from autoshard.lowering.vmem_assignment import VmemAssignment
+from autoshard.lowering.vmem_assignment import SplitBuffers, VmemAssignment
+from autoshard.lowering.waiting_operands import WaitingOperands
 
 
 def live_buffers(
@@ -24,8 +25,8 @@ def live_buffers(
     choices: tuple[int, ...],
     starts: Mapping[tuple[int, int], int],
     times: OpTimes | None = None,
-) -> tuple[Buffer, ...]:
-    """Buffers in HBM, the largest first, then those in VMEM.
+) -> tuple[tuple[Buffer, ...], WaitingOperands | None]:
+    """Buffers in HBM, the largest first, then those in VMEM; and what waits there for matmuls.
 
     Args:
         encoder: Of the problem.
@@ -45,17 +46,18 @@ def live_buffers(
         issued = IssuedRanges(encoder, encoded, decoded, times, starts)
         outside = [*map(issued.of, outside)]
         buffers, order = issued.buffers, times.order
-    inside: Sequence[LiveRange] = ()
-    short: Sequence[Buffer] = ()
     assignment = VmemAssignment.for_plan(room, encoded, decoded, buffers, order, outside, starts)
-    if assignment is not None:
-        outside, inside, short = assignment.split(outside)
+    split = SplitBuffers(in_hbm=outside) if assignment is None else assignment.split(outside)
     every = [
-        *_buffers(encoded, decoded, order, outside),
-        *_buffers(encoded, decoded, order, inside, Space.VMEM),
-        *short,
+        *_buffers(encoded, decoded, order, split.in_hbm),
+        *_buffers(encoded, decoded, order, split.in_vmem, Space.VMEM),
+        *split.short_lived,
     ]
-    return tuple(sorted(every, key=lambda one: (one.space is Space.VMEM, _largest_first(one))))
+    waits = None
+    if split.reads is not None:
+        waits = WaitingOperands(room.graph, buffers, decoded, split.reads)
+    every.sort(key=lambda one: (one.space is Space.VMEM, _largest_first(one)))
+    return tuple(every), waits
 
 
 def _started(encoded: Encoded, one: LiveRange, starts: Mapping[tuple[int, int], int]) -> int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class Kernel:
         overlaps: Asynchronous collectives may run beside it.
         cycles: The compiler's estimate for one run; 0 where there is none.
         traffic_seconds: Of one run, elementwise work at the speed of HBM; `seconds` for the rest.
+        unpriced_seconds: Of those of one run, which the choice problem does not have.
     """
 
     name: str
@@ -68,6 +69,18 @@ class Kernel:
     overlaps: bool = True
     cycles: float = 0.0
     traffic_seconds: float
+    unpriced_seconds: float = 0.0
+
+    def longer(self, seconds: float) -> Kernel:
+        """The same that takes so much longer than the choice problem says."""
+        if not seconds:
+            return self
+        return replace(
+            self,
+            seconds=self.seconds + seconds,
+            traffic_seconds=self.traffic_seconds + seconds,
+            unpriced_seconds=self.unpriced_seconds + seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def lower(
     if backend.schedule.orders_for_memory:
         times = op_times(encoded.graph, bodies.homes, bodies.by_region)
     starts = program.starts(times.run if times else None)
-    buffers = live_buffers(encoder, encoded, decoded, choices, starts, times)
+    buffers, waits = live_buffers(encoder, encoded, decoded, choices, starts, times)
     argument_bytes = sum(one.num_bytes for one in buffers if one.space is Space.ARGUMENT)
     tables, is_heap = 0, backend.memory.allocates_in_schedule_order
     if is_heap:
@@ -66,6 +66,7 @@ def lower(
         tables = backend.memory.tuple_index_bytes(tiled, encoder.graph.num_matmuls)
     return replace(
         program,
+        kernels=program.kernels if waits is None else tuple(tasks.kernels_after(waits)),
         buffers=buffers,
         memory=Memory(
             argument_bytes=argument_bytes,

@@ -82,19 +82,32 @@ class Machine:
     arithmetic: FloatArray
 
 
-def assign(intervals: Sequence[Interval], machine: Machine) -> list[int | None]:
-    """Times from which buffers are in HBM, until they are needed no more; None for VMEM alone."""
+class Assigned(NamedTuple):
+    """Where a buffer is.
+
+    Args:
+        in_hbm: Time from which it is in HBM, until it is needed no more; None for VMEM alone.
+        in_vmem: Reads that find it in VMEM.
+    """
+
+    in_hbm: int | None
+    in_vmem: tuple[Read, ...]
+
+
+def assign(intervals: Sequence[Interval], machine: Machine) -> list[Assigned]:
+    """Where buffers are, in the order of their intervals."""
     timing = _Timing.of(intervals, machine)
     left = np.full(len(machine.repeat) + 1, machine.vmem_bytes, dtype=np.int64)
-    found: list[int | None] = [None] * len(intervals)
+    found: dict[int, Assigned] = {}
     for one in intervals:
         if one.is_there_before:
             _takes(left, 0, one.reads[-1].end + 1, one.num_bytes)
     order = [timing.order(one) for one in intervals]
     for place in sorted(range(len(intervals)), key=order.__getitem__):
         one = intervals[place]
-        found[place] = one.start if one.is_there_before else _place(one, timing, left)
-    return found
+        there = Assigned(one.start, one.reads)
+        found[place] = there if one.is_there_before else _place(one, timing, left)
+    return [found[place] for place in range(len(intervals))]
 
 
 def _accesses(one: Interval) -> Iterator[tuple[int, float]]:
@@ -156,9 +169,10 @@ class _Timing:
         return (memory - max(arithmetic, beside)) * max(float(self.machine.repeat[time]), 1.0)
 
 
-def _place(one: Interval, timing: _Timing, left: IntArray) -> int | None:
-    """Take room in VMEM for a buffer; the time from which it is in HBM."""
+def _place(one: Interval, timing: _Timing, left: IntArray) -> Assigned:
+    """Take room in VMEM for a buffer."""
     in_hbm = one.start if one.is_argument else None
+    found: list[Read] = []
     in_vmem, last = not one.is_argument, one.start
     for read in one.reads:
         is_first = last == one.start
@@ -169,8 +183,10 @@ def _place(one: Interval, timing: _Timing, left: IntArray) -> int | None:
             if in_hbm is None:
                 in_hbm = one.start if is_first else one.start + 1
             in_vmem = _prefetches(one, timing, left, in_hbm, read)
+        if in_vmem:
+            found.append(read)
         last = read.end
-    return in_hbm
+    return Assigned(in_hbm, tuple(found))
 
 
 def _prefetches(one: Interval, timing: _Timing, left: IntArray, in_hbm: int, read: Read) -> bool:

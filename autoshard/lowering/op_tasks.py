@@ -24,6 +24,7 @@ from autoshard.lowering.local_program import Collective, Instruction, Kernel, Op
 from autoshard.lowering.optimizer_outputs import OptimizerOutputs
 from autoshard.lowering.reshard_steps import ReshardSteps, SharedStep
 from autoshard.lowering.schedule import Lane, Role, Task
+from autoshard.lowering.waiting_operands import WaitingOperands
 from autoshard.reshard import Step, StepKind
 
 
@@ -53,6 +54,7 @@ class OpTasks:
     _outputs: OptimizerOutputs = field(init=False)
     _sent_bits: Mapping[SharedStep, int] = field(init=False)
     _covering: frozenset[int] = field(init=False)
+    _products: list[int] = field(default_factory=list)  # kernels of matmuls
     _moved: dict[SharedStep, TaskRef] = field(default_factory=dict)
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
     _barriers: dict[int, list[Op]] = field(default_factory=dict)  # by the first op of each
@@ -146,6 +148,18 @@ class OpTasks:
             op=op.index,
         )
         self.bodies.made.update((value, (body, made)) for value in op.results)
+
+    def kernels_after(self, waits: WaitingOperands) -> Iterator[Kernel]:
+        """All kernels, once it is known which operands of matmuls are in VMEM."""
+        products, costs = set(self._products), self.encoder.node_costs
+        for place, kernel in enumerate(self.kernels):
+            if place in products:
+                op, candidate = (
+                    self.encoded.graph.ops[kernel.op],
+                    self.decoded.candidates[kernel.op],
+                )
+                kernel = kernel.longer(costs.more_seconds(op, candidate, waits.any_for(op)))
+            yield kernel
 
     def _needs(self, op: Op, body: int) -> set[int]:
         """The tasks that an op waits for, its operands moved; of a barrier, those of all."""
@@ -315,6 +329,8 @@ class OpTasks:
         issues: tuple[Instruction, ...] = ()
         if seconds:
             issues = (Instruction(Opcode.KERNEL, len(self.kernels)),)
+            if role is Role.MAKES and op.name == "dot_general":
+                self._products.append(len(self.kernels))
             self.kernels.append(
                 Kernel(
                     name=op.name,

@@ -35,6 +35,23 @@ _TRIPS = 5.0
 """Runs of a loop's body, any loop's. Source: openxla/xla, `xla_while_execution_count`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBuffers:
+    """Buffers by the memory that they are in.
+
+    Args:
+        in_hbm: Memory rows that are in HBM, and from when on.
+        in_vmem: Memory rows in VMEM alone.
+        short_lived: All others, in either.
+        reads: By value, and whether it is a resharded copy of it, reads that find it in VMEM.
+    """
+
+    in_hbm: Sequence[LiveRange]
+    in_vmem: Sequence[LiveRange] = ()
+    short_lived: Sequence[Buffer] = ()
+    reads: Mapping[tuple[int, bool], Sequence[Read]] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class VmemAssignment:
     """Memory terms of a plan that may be in VMEM, and its capacity.
@@ -98,38 +115,48 @@ class VmemAssignment:
             spans=[_span(buffers, region) for region in room.graph.regions],
         )
 
-    def split(
-        self, ranges: Sequence[LiveRange]
-    ) -> tuple[list[LiveRange], list[LiveRange], list[Buffer]]:
-        """Memory rows in HBM, those in VMEM, and the short-lived buffers in either."""
+    def split(self, ranges: Sequence[LiveRange]) -> SplitBuffers:
+        """Which of the memory rows, and of the short-lived buffers, are in VMEM."""
         may_hold = [one for one in ranges if self._may_hold(one)]
+        own, overhead = [value_of(self.encoded, one) for one in may_hold], self.room.overhead
+        arguments = dict(self._arguments(ranges))
+        buffers = [
+            *own,
+            *((one.value, one.kind == "copy") for one in self.short_lived),
+            *((value, False) for value in arguments),
+        ]
         intervals = [
             *(
-                self._interval(value_of(self.encoded, one)[0], one.num_bytes, one.start, one.stop)
-                for one in may_hold
+                self._interval(*buffer, round(one.num_bytes / overhead), one.start, one.stop)
+                for buffer, one in zip(own, may_hold, strict=True)
             ),
             *(
-                self._interval(one.value, one.num_bytes, one.start, one.stop)
+                self._interval(one.value, one.kind == "copy", one.num_bytes, one.start, one.stop)
                 for one in self.short_lived
             ),
-            *self._arguments(ranges),
+            *arguments.values(),
         ]
-        starts = assign(intervals, self._machine())
-        of_rows, of_short = starts[: len(may_hold)], starts[len(may_hold) :]
-        assigned = dict(zip(may_hold, of_rows, strict=True))
-        in_hbm = [
-            one._replace(start=start)
-            for one in ranges
-            if (start := assigned.get(one, one.start)) is not None
-        ]
-        in_vmem = [one for one in may_hold if assigned[one] is None]
-        short = [
-            one if start is None else replace(one, start=start, space=Space.HBM)
-            for one, start in zip(self.short_lived, of_short, strict=False)
-        ]
-        return in_hbm, in_vmem, short
+        found = assign(intervals, self._machine())
+        of_rows, of_short = found[: len(may_hold)], found[len(may_hold) :]
+        starts = {row: one.in_hbm for row, one in zip(may_hold, of_rows, strict=True)}
+        reads: dict[tuple[int, bool], list[Read]] = {}
+        for buffer, assigned in zip(buffers, found, strict=True):
+            reads.setdefault(buffer, []).extend(assigned.in_vmem)
+        return SplitBuffers(
+            in_hbm=[
+                one._replace(start=start)
+                for one in ranges
+                if (start := starts.get(one, one.start)) is not None
+            ],
+            in_vmem=[one for one in may_hold if starts[one] is None],
+            short_lived=[
+                one if there.in_hbm is None else replace(one, start=there.in_hbm, space=Space.HBM)
+                for one, there in zip(self.short_lived, of_short, strict=False)
+            ],
+            reads=reads,
+        )
 
-    def _arguments(self, ranges: Iterable[LiveRange]) -> Iterator[Interval]:
+    def _arguments(self, ranges: Iterable[LiveRange]) -> Iterator[tuple[int, Interval]]:
         """Arguments of the program; of those that matmuls alone read, the largest is there first.
 
         Source: openxla/xla, `FindCrossProgramPrefetchCandidates` in
@@ -151,8 +178,8 @@ class VmemAssignment:
         ]
         _, first = max(fitting, default=(0, -1))
         for value, one in held.items():
-            found = self._interval(value, one.num_bytes, 0, len(graph.ops))
-            yield found._replace(is_argument=True, is_there_before=value == first)
+            found = self._interval(value, False, one.num_bytes, 0, len(graph.ops))
+            yield value, found._replace(is_argument=True, is_there_before=value == first)
 
     def _is_read_by_matmuls(self, value: int) -> bool:
         """True for an argument that matmuls alone read, as it is and in no loop."""
@@ -213,14 +240,16 @@ class VmemAssignment:
         tiling, layout = self.room.backend.layout, candidate.operands[-1]
         return tiled_in(self.room.costing.parts, tiling, updates, layout, orders=orders)
 
-    def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
-        """A buffer with the reads of a value while it is live."""
+    def _interval(
+        self, value: int, is_copy: bool, num_bytes: int, start: int, stop: int
+    ) -> Interval:
+        """A buffer with the reads of a value while it is live; of a copy, when it is made too."""
         graph = self.room.graph
         own = self._run_at(min(start, len(graph.ops) - 1)).region
         reads = {
             self._at_level(value, time, own)
             for time in self.reads[value]
-            if start < time < stop and self._run_at(time).kind is not OpKind.JOIN
+            if start - is_copy < time < stop and self._run_at(time).kind is not OpKind.JOIN
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
         return Interval(num_bytes, start, stop, tuple(sorted(reads)) or (Read(last, last),))

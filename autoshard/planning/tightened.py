@@ -8,6 +8,7 @@ caused it, and solves again from the plan.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,11 +38,13 @@ class Differences:
     """Seconds by which schedules of plans differ from the prices of the choices that caused it.
 
     Attributes:
-        of_nodes: Of sums, by node and choice.
+        of_sums: By node and choice.
+        of_kernels: Of matmuls, likewise.
         of_edges: Of moves, by edge and the choices of both its ends.
     """
 
-    of_nodes: dict[tuple[int, int], float] = field(default_factory=dict)
+    of_sums: dict[tuple[int, int], float] = field(default_factory=dict)
+    of_kernels: dict[tuple[int, int], float] = field(default_factory=dict)
     of_edges: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     def measure(self, solution: Solution) -> None:
@@ -53,6 +56,7 @@ class Differences:
             both = spent[one.op, one.value]
             both[0] += use.seconds
             both[1] += use.exposed_seconds
+        self._measure_kernels(solution)
         for (index, value), (seconds, exposed) in spent.items():
             if value < 0:
                 self._measure_sums(solution, graph.ops[index], seconds, exposed)
@@ -67,7 +71,26 @@ class Differences:
         slack = encoded.hidden.sums.get(op.index, 0.0)
         off = float(hidden_sums(prices.reductions, op, (candidate,), slack)[0]) * op.repeat
         node = encoded.node_by_op[op.index]
-        self.of_nodes[node, solution.choices[node]] = exposed - (seconds - off)
+        self.of_sums[node, solution.choices[node]] = exposed - (seconds - off)
+
+    def _measure_kernels(self, solution: Solution) -> None:
+        """Where operands of matmuls are in VMEM, or not, other than the prices assume."""
+        prices = solution.encoder.node_costs
+        for kernel in solution.local_program.kernels:
+            if kernel.unpriced_seconds:
+                op, node = solution.graph.ops[kernel.op], solution.encoded.node_by_op[kernel.op]
+                candidates, chosen = solution.encoded.candidates[node], solution.choices[node]
+                one_waits = kernel.unpriced_seconds < 0
+                alike = prices.more_where_alike(op, candidates, chosen, one_waits)
+                self.of_kernels.update(((node, one), more * op.repeat) for one, more in alike)
+
+    @property
+    def of_nodes(self) -> Mapping[tuple[int, int], float]:
+        """By node and choice, both of kernels and of sums."""
+        found = dict(self.of_kernels)
+        for key, seconds in self.of_sums.items():
+            found[key] = found.get(key, 0.0) + seconds
+        return found
 
     def _measure_move(
         self, solution: Solution, op: Op, value: int, seconds: float, exposed: float

@@ -17,6 +17,7 @@ from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
 _TILE = re.compile(r"T\(([\d,]+)\)(?:\((\d+),1\))?")
 _OUTPUT_DIMS = re.compile(r"dim_labels=\w+->(\w+)")
 _SHAPE = re.compile(r"\[([\d,]*)\]")
+_OUTPUT_WINDOW = re.compile(r'"output_window_bounds":\s*\["(\d+)","(\d+)"\]')
 _RAGGED_TILING = re.compile(r'ragged_dot_tiling="(\d+),')
 
 _SHAPES = {
@@ -139,6 +140,49 @@ def mxu_window_cycles(bench: Bench) -> float:
         arithmetic = 2 * rows * 2048**2 / compute.matmul.bfloat16 * compute.clock_hertz
         found.append(max(taken - arithmetic - start, 0.0) / arithmetic**0.5)
     return round(sum(found) / len(found), 1)
+
+
+_DEEP = (16384, 8192, 8192)
+"""Rows, summed length and columns of a matmul both of whose operands are larger than VMEM."""
+
+
+def hbm_window(bench: Bench) -> int:
+    """Window of the result of bfloat16 (v * w) @ (x * y), beyond VMEM: the root of its elements."""
+    found = _OUTPUT_WINDOW.search(_products_matmul(bench).attributes)
+    if found is None:
+        raise InconclusiveError("the matmul names no window of its result")
+    sublanes, lanes = num_sublanes(bench), num_lanes(bench)
+    return round((int(found[1]) * sublanes * int(found[2]) * lanes) ** 0.5)
+
+
+def hbm_window_share(bench: Bench) -> float:
+    """Bytes that the same matmul moves by windows, over its time and the memory bandwidth."""
+    machine = get_hardware(bench.target.hardware)
+    clock = machine.compute.clock_hertz
+    assert clock is not None
+    spent, side = cycles(_products_matmul(bench)), hbm_window(bench)
+    if not spent:
+        raise InconclusiveError("the matmul has no cycles")
+    rows, summed, columns = _DEEP
+    read = 2 * 2 * 2 * rows * summed * columns / side  # two operands of two tensors of bfloat16
+    moved = read * (1 + side / 2 / summed) + 2 * rows * columns
+    return round(moved * clock / spent / machine.memory.bytes_per_second, 3)
+
+
+def _products_matmul(bench: Bench) -> Instruction:
+    """The kernel of bfloat16 (v * w) @ (x * y), of which nothing fits VMEM."""
+
+    def program(_: Pin, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+        return (first * second) @ (third * fourth)
+
+    rows, summed, columns = _DEEP
+    left, right = Array((rows, summed), "bfloat16"), Array((summed, columns), "bfloat16")
+    mesh = f"d={bench.num_devices}"
+    compiled = bench.compile(program, left, left, right, right, mesh=mesh, out=())
+    made = [one for one in compiled.entry if "convolution" in compiled.opcodes(one)]
+    if len(made) != 1 or len(made[0].operands) != 4:
+        raise InconclusiveError(f"{len(made)} kernels, or products in kernels of their own")
+    return made[0]
 
 
 def _chained_matmul_cycles(bench: Bench, rows: int) -> int:
@@ -406,6 +450,8 @@ PROBES = (
     _layout(mxu_min_rows, "rows"),
     _layout(mxu_fill_cycles, "cycles"),
     _layout(mxu_window_cycles, "cycles over the root of cycles"),
+    _layout(hbm_window, "rows"),
+    _layout(hbm_window_share, "share"),
     _layout(turn_cycles, "cycles"),
     _layout(row_slice_cycles, "cycles: (words, narrower elements)"),
     _layout(ragged_tile_rows, "rows"),

@@ -39,11 +39,11 @@ def chain(num_products: int, *, side: int = 2048, hardware: str = "tpu-v5e") -> 
     for _ in range(num_products):
         made = program.matmul(made, w)
     graph = program.graph(program.sum(program.elementwise(made, first)))
-    parts = parts_of("x=4")
+    parts = parts_of("x=1")
     whole = parts.to_sharding(((), ()))
     values = {v.index: whole for v in graph.values if v.shape == (side, side)}
     wishes = Wishes(arguments=[whole] * 2, results=[parts.to_sharding(((),))], values=values)
-    return plan(graph, "x=4", wishes, None, hardware)
+    return plan(graph, "x=1", wishes, None, hardware)
 
 
 def held_beside_arguments(solution: Solution) -> float:
