@@ -280,13 +280,17 @@ class KernelTime:
     def _from_hbm(
         self, op: Op, reads: Sequence[OperandRead], one_waits: bool | None
     ) -> FarReads | None:
-        """What a matmul reads from HBM where neither operand waits in VMEM."""
+        """What a matmul reads from HBM where neither operand waits in VMEM.
+
+        Operands that take less than half of it always do: there is room for those of two matmuls.
+        """
         if op.name != "dot_general" or not self.backend.layout.hbm_window:
             return None
         lhs, rhs = reads
-        is_far = np.minimum(lhs.waiting_bytes, rhs.waiting_bytes) > self.vmem.capacity
+        num_bytes = np.minimum(lhs.waiting_bytes, rhs.waiting_bytes)
+        is_far = num_bytes > self.vmem.capacity
         if one_waits is not None:
-            is_far = np.full_like(is_far, not one_waits)
+            is_far = num_bytes > (np.inf if one_waits else self.vmem.capacity / 2)
         return FarReads((lhs.num_bytes, rhs.num_bytes), is_far) if is_far.any() else None
 
     def _with_matmul(self, op: Op) -> WithMatmul:
