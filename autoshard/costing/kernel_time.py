@@ -282,7 +282,8 @@ class KernelTime:
     ) -> FarReads | None:
         """What a matmul reads from HBM where neither operand waits in VMEM.
 
-        Operands that take less than half of it always do: there is room for those of two matmuls.
+        Operands that take less than a quarter of it always do: it has room for those of the kernels
+        before and after.
         """
         if op.name != "dot_general" or not self.backend.layout.hbm_window:
             return None
@@ -290,7 +291,7 @@ class KernelTime:
         num_bytes = np.minimum(lhs.waiting_bytes, rhs.waiting_bytes)
         is_far = num_bytes > self.vmem.capacity
         if one_waits is not None:
-            is_far = num_bytes > (np.inf if one_waits else self.vmem.capacity / 2)
+            is_far = num_bytes > (np.inf if one_waits else self.vmem.capacity / 4)
         return FarReads((lhs.num_bytes, rhs.num_bytes), is_far) if is_far.any() else None
 
     def _with_matmul(self, op: Op) -> WithMatmul:
