@@ -33,7 +33,7 @@ _PARTS = frozenset({"concatenate", "dynamic_slice", "dynamic_update_slice", "pad
 _OF_ONE = 1.5
 """Elements read for each of a matmul's operand, at most, where that is computed of one tensor.
 
-Vectors along its rows and columns count as nothing. A choice between one tensor and two.
+A choice between one tensor, with vectors along its rows and columns, and two.
 """
 
 

@@ -78,7 +78,9 @@ class Differences:
         """Where operands of matmuls are in VMEM, or not, other than the prices assume."""
         encoded, prices = solution.encoded, solution.encoder.node_costs
         for kernel in solution.local_program.kernels:
-            op, node = solution.graph.ops[kernel.op], encoded.node_by_op[kernel.op]
+            op, node = solution.graph.ops[kernel.op], encoded.node_by_op.get(kernel.op)
+            if node is None:
+                continue
             chosen = solution.choices[node]
             if kernel.unpriced_seconds:
                 one_waits, candidates = kernel.unpriced_seconds < 0, encoded.candidates[node]
