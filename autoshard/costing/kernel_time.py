@@ -58,7 +58,7 @@ class WithMatmul:
 
 @dataclass(frozen=True, slots=True)
 class OperandRead:
-    """What a device reads through an operand of an op: `float64[num_candidates]` each.
+    """Reads of a device through an operand of an op: `float64[num_candidates]` each.
 
     Args:
         num_bytes: As they lie in memory.
@@ -74,7 +74,7 @@ class OperandRead:
 
 @dataclass(frozen=True, slots=True)
 class FarReads:
-    """What a matmul reads through its operands, and where neither is in VMEM.
+    """Reads of a matmul through its operands, and where neither is in VMEM.
 
     Args:
         num_bytes: Through each operand: `float64[num_candidates]`.
@@ -280,7 +280,7 @@ class KernelTime:
     def _from_hbm(
         self, op: Op, reads: Sequence[OperandRead], one_waits: bool | None
     ) -> FarReads | None:
-        """What a matmul reads from HBM where neither operand waits in VMEM.
+        """Reads of a matmul from HBM, where neither operand is in VMEM; None where one always is.
 
         Operands that take less than a quarter of it always do: it has room for those of the kernels
         before and after.
@@ -389,7 +389,7 @@ class KernelTime:
         return np.where(found > whole, np.maximum(local, found), local)
 
     def _operand_reads(self, op: Op, candidates: Candidates) -> list[OperandRead]:
-        """What a device reads through each operand, of narrow rows whole tiles.
+        """Reads of a device through each operand, of narrow rows whole tiles.
 
         A reduction works through all tiles of what it reduces, computed with it or not. What was
         prefetched into VMEM counts as far as it takes time to bring it; what a matmul finds there,

@@ -56,7 +56,8 @@ class NodeCosts:
         self._classes: dict[tuple[Hashable, ...], int] = {}
         self._costs: dict[Hashable, IntArray] = {}
         self._seconds: dict[Hashable, tuple[Candidate, float, float]] = {}
-        self._kernels = KernelTime(facts)
+        kernels = (term for term in self._terms if isinstance(term, KernelTime))
+        self._kernels = next(kernels, None) or KernelTime(facts)
         self._more: dict[Hashable, tuple[Candidate, float]] = {}
 
     def of(self, op: Op) -> IntArray:

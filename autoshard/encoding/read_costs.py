@@ -115,6 +115,6 @@ class ReadCosts:
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
-        """What an operand costs that nothing can move, where some choice leaves it in place."""
+        """Costs of an operand that nothing can move, where some choice leaves it in place."""
         moves = table.moves.take(rows, 0).take(columns, 1)
         return costs if moves.all() else np.where(moves, FORBIDDEN, costs)

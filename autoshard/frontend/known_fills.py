@@ -35,7 +35,7 @@ def fills(jaxpr: Jaxpr, given: Mapping[Var, Any] | None = None) -> dict[Var, Any
 
 
 def _filling(eqn: JaxprEqn, known: Mapping[Var, Any]) -> Any:
-    """What fills the one result of an equation; None where that is not known."""
+    """The scalar that fills the one result of an equation; None where that is not known."""
     given = (_scalar(atom, known) for atom in eqn.invars)
     read = [number for number in given if number is not None]
     if len(eqn.outvars) != 1 or not read or len(read) < len(eqn.invars):

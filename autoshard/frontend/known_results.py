@@ -19,7 +19,7 @@ _OF_EQUALS = {"eq": 1, "ge": 1, "le": 1, "ne": 0, "lt": 0, "gt": 0, "sub": 0, "x
 """By operation, what it makes of an integer and itself."""
 
 _SENT = CALLS | {"concatenate", "pad", "rev", "slice"}
-"""What may send the elements that it moves."""
+"""Equations that may send the elements that they move."""
 
 
 def without_known_results(jaxpr: Jaxpr) -> Jaxpr:

@@ -55,7 +55,7 @@ def live_buffers(
     ]
     waits = None
     if split.reads is not None:
-        waits = WaitingOperands(room.graph, buffers, decoded, split.reads)
+        waits = WaitingOperands(room.graph, buffers, decoded, split.reads, room.vmem.behind)
     every.sort(key=lambda one: (one.space is Space.VMEM, _largest_first(one)))
     return tuple(every), waits
 

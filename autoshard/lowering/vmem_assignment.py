@@ -116,7 +116,7 @@ class VmemAssignment:
         )
 
     def split(self, ranges: Sequence[LiveRange]) -> SplitBuffers:
-        """Which of the memory rows, and of the short-lived buffers, are in VMEM."""
+        """Memory rows and short-lived buffers by their memory, and the reads that VMEM serves."""
         may_hold = [one for one in ranges if self._may_hold(one)]
         own, overhead = [value_of(self.encoded, one) for one in may_hold], self.room.overhead
         arguments = dict(self._arguments(ranges))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from autoshard.encoding.encoded import Decoded
-from autoshard.graph.buffer_reads import buffers_behind
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op
 from autoshard.lowering.memory_space_assignment import Read
@@ -21,16 +20,14 @@ class WaitingOperands:
         buffers: Of its values, with the times at which ops run.
         decoded: The plan.
         reads: By value, and whether it is a resharded copy of it, reads that find it in VMEM.
+        behind: As of `Vmem`.
     """
 
     graph: Graph
     buffers: Buffers
     decoded: Decoded
     reads: Mapping[tuple[int, bool], Sequence[Read]]
-    _behind: tuple[frozenset[int], ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_behind", buffers_behind(self.graph, self.buffers))
+    behind: Sequence[Set[int]]
 
     def any_for(self, op: Op) -> bool:
         """True where one of a matmul's operands waits for it, with all that it is computed from."""
@@ -43,7 +40,7 @@ class WaitingOperands:
             return self._is_there((value, True), time)
         least = self.graph.values[value].num_bytes / 2  # vectors along its rows count as nothing
         sources = [
-            source for source in self._behind[value] if self.graph.values[source].num_bytes >= least
+            source for source in self.behind[value] if self.graph.values[source].num_bytes >= least
         ]
         return all(self._is_there((source, False), time) for source in sources)
 
