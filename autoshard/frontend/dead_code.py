@@ -37,10 +37,9 @@ def leave_out_dead_code(build: GraphBuilder, controls: Iterable[Control]) -> Non
     """Make ops free, without operands, whose results reach no result of the program, in place.
 
     Among them a value that a loop carries for its own next run alone, which JAX leaves in a
-    `while`, and whole loops that an unrolled body runs for nobody. Custom calls and collectives
-    that the user wrote stay, with the loops around them: they may have effects. Arrays without
-    elements are constants to XLA, and need nothing. A copy of a value that nothing needs need not
-    be sharded like the others.
+    `while`, and whole loops that an unrolled body runs for nobody. Custom calls stay, with the
+    loops around them: they may have effects. Arrays without elements are constants to XLA, and
+    need nothing. A copy of a value that nothing needs need not be sharded like the others.
 
     Args:
         build: The whole program.
@@ -114,4 +113,4 @@ class _Alive:
 
 def _stays(op: OpDraft) -> bool:
     is_border = op.kind in (OpKind.ARGUMENT, OpKind.RESULT)
-    return is_border or op.op_class is OpClass.CUSTOM or op.collective is not None
+    return is_border or (op.op_class is OpClass.CUSTOM and op.collective is None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,5 +52,23 @@ def test_what_is_computed_for_a_result_without_elements_alone_is_not_paid_for() 
         in_shardings=(P("data"),),
         baselines=False,
     )
+    found = plan.verify("local")
+    assert found.predicted_bytes == found.compiled_bytes == 0
+
+
+def test_what_is_sent_for_a_result_without_elements_alone_is_not_paid_for() -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def fn(x: jax.Array) -> Any:
+        rows = jax.shard_map(
+            lambda rows: jax.lax.ppermute(rows, "data", [(i, (i + 1) % 4) for i in range(4)]),
+            mesh=mesh,
+            in_specs=P("data"),
+            out_specs=P("data"),
+        )(x)
+        return jnp.max(rows[:0], axis=1)
+
+    x = jax.ShapeDtypeStruct((1024, 128), np.dtype(np.float32))
+    plan = autoshard.optimize(fn, x, mesh=mesh, hardware="cpu-host", baselines=False)
     found = plan.verify("local")
     assert found.predicted_bytes == found.compiled_bytes == 0
