@@ -166,6 +166,16 @@ def _updates_rows_of_cut_length(_: MeshParts, rule: Rule, candidate: Candidate) 
     )
 
 
+def _updates_single_columns(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+    """Rows of an array are written of which a device has one column of several.
+
+    A matmul with one column makes a vector. XLA writes rows of it over others in place, and then
+    reads what it has written.
+    """
+    columns = prod(rule.factor_sizes[factor] for factor in rule.operands[0][-1])
+    return len(rule.operands[0]) > 1 and 1 < columns <= parts.num_shards(candidate.operands[0][-1])
+
+
 _SEEN = "jaxlib 0.10.2 on host devices"
 
 
@@ -230,6 +240,17 @@ PARTITIONER_LIMITS = (
         f"{_SEEN}, CUDA plugin 0.10.2, libtpu 0.0.52",
         _all,
         _updates_rows_of_cut_length,
+    ),
+    *(
+        PartitionerLimit(
+            "the columns of an array that rows are written into, one column a device",
+            name,
+            Effect.WRONG_NUMBERS,
+            _SEEN,
+            _all,
+            _updates_single_columns,
+        )
+        for name in ("dynamic_update_slice", "scatter")
     ),
 )
 """One entry a family."""

@@ -68,6 +68,16 @@ def taken(x: jax.Array, at: jax.Array) -> Any:
     return lax.dynamic_slice(x, (at, jnp.int32(0)), (4, 8))
 
 
+def rows_moved(x: jax.Array, y: jax.Array) -> Any:
+    product = x @ y
+    return lax.dynamic_update_slice(product, product[:2], (1, 0))
+
+
+def rows_scattered(x: jax.Array, y: jax.Array) -> Any:
+    product = x @ y
+    return product.at[1:3].set(product[:2])
+
+
 MULTIPLIED = convolution(feature_group_count=4)
 BATCH_GROUPS = convolution(batch_group_count=8)
 DEPTHWISE = kernel_gradient(feature_group_count=8)
@@ -148,6 +158,22 @@ MISCOMPILED: dict[str, tuple[Any, ...]] = {
         WHOLE,
         None,
         P("model"),
+    ),
+    "rows of a product written over its next ones, one column a device": (
+        rows_moved,
+        (array(8, 5), array(5, 4)),
+        (4, 2),
+        WHOLE[:2],
+        None,
+        P(None, "data"),
+    ),
+    "rows of a product set at its next ones, one column a device": (
+        rows_scattered,
+        (array(8, 5), array(5, 4)),
+        (4, 2),
+        WHOLE[:2],
+        None,
+        P(None, "data"),
     ),
     "a slice past the end, cut": (
         taken,
