@@ -145,7 +145,7 @@ class ReadEdges:
                 return None
             costs = np.where(shared, 0, costs)
         costs = prices.with_order(costs, op, position, rows, columns)
-        if is_left_in_place(self._graph, op, value):
+        if is_left_in_place(self._graph, op, position):
             costs = prices.where_made(costs, table, rows, columns)
         return costs
 

@@ -99,7 +99,7 @@ def shared_reads(
             continue
         for position, value in enumerate(op.operands):
             maker = graph.values[value].op
-            if (index, value) in updates or is_left_in_place(graph, op, value):
+            if (index, value) in updates or is_left_in_place(graph, op, position):
                 continue
             if maker in candidates and maker != index and graph.values[value].shape:
                 region = graph.region_of_read(op, position)
