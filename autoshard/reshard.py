@@ -36,14 +36,6 @@ class StepKind(Enum):
     PERMUTE = "collective-permute"
 
 
-_FOLDED = frozenset({StepKind.SLICE, StepKind.ALL_GATHER})
-"""Steps that compilers fold where one constant fills what they are given.
-
-Of all-to-alls XLA folds those that no compiler splits before into one operand for each device:
-openxla/xla, `algebraic_simplifier.cc`, `HandleAllToAll`; host CPUs split them (jaxlib 0.10.2).
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step: kind, the mesh parts it works over, and the layout after it."""
@@ -52,6 +44,21 @@ class Step:
     parts: Parts
     before: Layout
     after: Layout
+
+
+def is_folded(step: Step, parts: MeshParts, shape: Sequence[int]) -> bool:
+    """True of a step that compilers fold where one constant fills what it is given.
+
+    A shard of one element is no broadcast: it is gathered, and so is what comes of it. Of
+    all-to-alls XLA folds those that no compiler splits before into one operand for each device;
+    host CPUs split them (jaxlib 0.10.2).
+
+    Source: openxla/xla, `algebraic_simplifier.cc`, `HandleAllGather`, `HandleAllToAll`.
+    """
+    is_gather = step.kind is StepKind.ALL_GATHER
+    return step.kind is StepKind.SLICE or (
+        is_gather and prod(parts.local_shape(step.before, shape)) > 1
+    )
 
 
 class CollectiveCosts(Protocol):
@@ -337,10 +344,10 @@ class Resharder:
         total = prod(shape) * (bits or 8) / 8
         weights = np.zeros(len(arrays.steps))
         for (kind, step_parts), members in arrays.groups:
-            if not bits and kind in _FOLDED:
-                continue
             num_bytes = total / arrays.shards[members]
             weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
+        if not bits:
+            weights *= [not is_folded(step, self.parts, shape) for step in arrays.steps]
         size = len(layouts)
         steps = np.full((size, size), -1, dtype=np.int32)
         order = np.argsort(-weights, kind="stable")  # of parallel steps the cheapest stays

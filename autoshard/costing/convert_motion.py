@@ -54,9 +54,12 @@ class ReadBits:
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""
-        value = op.operands[position]
-        found = self.narrowed.get((op.index, position), self.widened.get(value))
-        return self.graph.values[value].bits if found is None else found
+        found = self.narrowed.get((op.index, position))
+        return self.made(op.operands[position]) if found is None else found
+
+    def made(self, value: int) -> int:
+        """Bits of an element of a value as intermediates are."""
+        return self.widened.get(value, self.graph.values[value].bits)
 
     def written(self, with_products: Collection[int]) -> Mapping[int, int]:
         """By value, bits of an element as written, of what is read in narrower ones alone."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Op
-from autoshard.reshard import Step
+from autoshard.reshard import Step, is_folded
 
 SharedStep: TypeAlias = tuple[int, Step, int]
 """A step of a value for the ops of one region: value index, step, region index."""
@@ -29,9 +29,16 @@ class ReshardSteps:
             for position, (value, wanted) in enumerate(reads):
                 if layouts[value] == wanted:
                     continue
-                if self.encoded.read_bits.to(ops[index], position) > 0:
-                    steps = reshard_steps(self.encoded, self.decoded, ops[index], position)
-                    self._moved[index, position] = steps
+                steps = reshard_steps(self.encoded, self.decoded, ops[index], position)
+                if self.encoded.read_bits.to(ops[index], position) == 0:
+                    steps = self._from_first_sent(value, steps)
+                self._moved[index, position] = steps
+
+    def _from_first_sent(self, value: int, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """The steps of what one constant fills that compilers do not fold, or have not folded."""
+        parts, shape = self.encoded.parts, self.encoded.graph.values[value].shape
+        sent = (i for i, step in enumerate(steps) if not is_folded(step, parts, shape))
+        return steps[next(sent, len(steps)) :]
 
     def of(self, op: Op, position: int) -> tuple[Step, ...]:
         """The steps that bring an operand where an op wants it; none if it is there."""
@@ -55,6 +62,7 @@ class ReshardSteps:
         found: dict[SharedStep, int] = {}
         for op, position, step in self.all():
             key, bits = self.shared(op, position, step), self.encoded.read_bits.to(op, position)
+            bits = bits or self.encoded.read_bits.made(op.operands[position])
             found[key] = max(found.get(key, 0), bits)
         return found
 

@@ -372,6 +372,22 @@ def test_what_one_constant_fills_changes_dimensions_by_way_of_all_of_it() -> Non
     assert planned == compiled == 0
 
 
+@pytest.mark.parametrize("num_rows", [8, 16])
+def test_a_shard_of_one_element_is_sent_whatever_it_is(num_rows: int) -> None:
+    """XLA folds a gather of a broadcast, and one element is none."""
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def fn(x: jax.Array) -> Any:
+        made = lax.with_sharding_constraint(jnp.zeros_like(x), P(("a", "b")))
+        return lax.fori_loop(0, 3, lambda _, y: jnp.sort(y) + jnp.cumsum(x), made)
+
+    rows = jax.ShapeDtypeStruct((num_rows,), np.dtype(np.float32))
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, rows, in_shardings=P(), out_shardings=P())
+    assert planned == compiled
+    assert (compiled > 0) == (num_rows == 8)
+
+
 def test_collectives_of_what_one_constant_fills_are_folded() -> None:
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
