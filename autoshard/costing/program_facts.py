@@ -76,6 +76,14 @@ class ProgramFacts:
         return TilePadding.of(self.graph, self.costing.parts, tiling, is_stored)
 
     @cached_property
+    def run_with(self) -> Mapping[int, Sequence[int]]:
+        """By op, those that run in its kernel, unless devices have to sum what it makes."""
+        found: dict[int, list[int]] = {}
+        for index, kernel in self.buffers.joined.items():
+            found.setdefault(kernel, []).append(index)
+        return found
+
+    @cached_property
     def tables(self) -> Mapping[int, int]:
         """The first look-up of rows in each argument."""
         return looked_up_tables(self.graph)

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from autoshard.backends import backend_for
-from autoshard.costing.kernel_time import KernelTime
+from autoshard.costing.kernel_writes import KernelWrites
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from cost_models import get_hardware
@@ -78,9 +78,9 @@ def test_outside_loops_they_are_computed_with_the_product() -> None:
 
 def test_one_kernel_writes_all_parts() -> None:
     graph, buffers = buffers_of(recurrence)
-    kernels = KernelTime(encoder_for(graph, "x=1", hardware="tpu-v5p").facts)
+    writes = KernelWrites(encoder_for(graph, "x=1", hardware="tpu-v5p").facts)
     makers = [graph.ops[graph.values[part].op] for part in sorted(buffers.parts)]
-    joined = [kernels.is_in_other_kernel(op) for op in makers]
+    joined = [writes.is_in_other_kernel(op) for op in makers]
     assert joined == [False, True]
 
 
