@@ -1,14 +1,14 @@
 """Which rules of the compiler models and which cost terms change plans.
 
-    python -m experiments.ablation [--programs t5 mixer] [--chips v5e h100]
+    python -m experiments.ablation [--programs t5 clip] [--chips v5e h100]
         [--rules ImageCopies fusion.fuses_into_matmuls]
 
-Plans programs of both lists, all of the evaluation list unless some are named, on 2 by 4 devices,
-then again without one rule at a time: a cost term is left out, a policy that is on is switched off.
-The plan made without a rule is priced by the whole model. A rule without which problem and local
-program of the plan are what they were is not planned without; one that changed a program before is
-not left out of the next. A rule whose absence costs less than 1 % of the step on every program, and
-changes no prediction of the step or the peak by as much, earns no line. Writes
+Plans programs of the evaluation list, all unless some are named, on 2 by 4 devices, then again
+without one rule at a time: a cost term is left out, a policy that is on is switched off. The plan
+made without a rule is priced by the whole model. A rule without which problem and local program of
+the plan are what they were is not planned without; one that changed a program before is not left
+out of the next. A rule whose absence costs less than 1 % of the step on every program, and changes
+no prediction of the step or the peak by as much, earns no line. Writes
 `experiments/results/ablation.md`, anew after each program.
 """
 
@@ -39,7 +39,7 @@ from autoshard.planning.stages import Stages
 from autoshard.planning.traced_program import TracedProgram, read_traced
 from autoshard.sharding import parse_mesh_sizes
 from cost_models import Hardware, get_hardware
-from experiments.lists import EVALUATION, FITTING
+from experiments.evaluation import SIZES
 from experiments.results_table import markdown_table, write_page
 from experiments.workloads import get_workload
 from solvers import Problem
@@ -253,11 +253,10 @@ def _most(changes: Sequence[Change]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--programs", nargs="*", default=list(EVALUATION.sizes))
+    parser.add_argument("--programs", nargs="*", default=list(SIZES))
     parser.add_argument("--chips", nargs="*", default=["v5e"], choices=list(MACHINES))
     parser.add_argument("--rules", nargs="*", default=[])
     options = parser.parse_args()
-    sizes = {**FITTING.sizes, **EVALUATION.sizes}
     changes: list[Change] = []
 
     def is_left_out(rule: str) -> bool:
@@ -266,7 +265,7 @@ def main() -> None:
 
     for name in options.programs:
         for chip in options.chips:
-            found = changes_of(name, sizes[name], chip, is_left_out)
+            found = changes_of(name, SIZES[name], chip, is_left_out)
             changes += found
             print(name, chip, ", ".join(one.rule for one in found if not one.is_idle), flush=True)
             _write(changes)

@@ -1,16 +1,17 @@
 """What plans predict beside what the TPU and GPU compilers make of them.
 
-    python experiments/bench_compiled.py [--list evaluation] [--workloads t5,gat] [--chips v5e,h100]
-        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--keep-in FOLDER]
+    python experiments/bench_compiled.py [--workloads t5,clip] [--chips v5e,h100] [--meshes 4x4,2x4]
+        [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--keep-in FOLDER]
         [--quick] [--dirty] [--page-only]
 
-Plans each workload of a list (`experiments/lists.py`) on each mesh, by the optimizer and by hand,
-and compiles it ahead of time (extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator
-is needed). Every point runs in a process of its own and is kept with its commit in the list's rows
-in `experiments/results`: the same command at the same commit goes on where it was stopped. With
-little time (`--seconds`) the first points of a good order are measured: workloads, chips and meshes
-are covered as evenly as they can be. Writes the page and the scatter plot of what was measured at
-this commit. A working tree with changes is refused, or by `--dirty` marked in every row.
+Plans each program that judges the model (`experiments/evaluation.py`) on each mesh, by the
+optimizer and by hand, and compiles it ahead of time (extras `autoshard[tpu]` and
+`autoshard[gpu-verify]`; no accelerator is needed). Every point runs in a process of its own and is
+kept with its commit in `experiments/results/compiled.jsonl`: the same command at the same commit
+goes on where it was stopped. With little time (`--seconds`) the first points of a good order are
+measured: workloads, chips and meshes are covered as evenly as they can be. Writes the page and the
+scatter plot of what was measured at this commit. A working tree with changes is refused, or by
+`--dirty` marked in every row.
 """
 
 from __future__ import annotations
@@ -34,35 +35,23 @@ from cost_models import get_hardware
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text, write_scatter
 from experiments.compiled_point import OPTIMIZED, TIGHT, CompiledPoint
-from experiments.lists import EVALUATION, LISTS, ProgramList
+from experiments.evaluation import CELLS, SIZES
 from experiments.results_table import RESULTS, provenance, write_page
 from experiments.workloads import BASELINES, get_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_START = provenance()
 
-MESHES = {
-    "8": "data=8",
-    "2x4": "data=2,model=4",
-    "4x4": "data=4,model=4",
-    "8x8": "data=8,model=8",
-    "2x4x4": "slice=2,data=4,model=4",
-}
+MESHES = {"2x4": "data=2,model=4", "4x4": "data=4,model=4"}
 PLANS = (OPTIMIZED, TIGHT, *BASELINES)
 TOPOLOGY = {
     ("v5e", 8): "v5e:2x4",
     ("v5e", 16): "v5e:4x4",
-    ("v5e", 64): "v5e:8x8",
     ("v5p", 8): "v5p:2x2x2",
-    ("v5p", 16): "v5p:2x2x4",
-    ("v5p", 64): "v5p:4x4x4",
     ("v6e", 8): "v6e:2x4",
     ("v4", 8): "v4:2x2x2",
     ("tpu7x", 8): "tpu7x:2x2x1",
-    ("v5e", 32): "2x v5e:4x4",
-    ("v5p", 32): "2x v5p:2x2x4",
     ("h100", 8): "8xH100",
-    ("h100", 16): "2x8xH100",
     ("b200", 8): "8xB200",
 }
 HARDWARE = {
@@ -75,30 +64,29 @@ HARDWARE = {
     "b200": "b200",
 }
 NO_ANSWER = "no answer in time"
-QUICK = {"list": "fitting", "workloads": "mlp,gpt", "meshes": "2x4", "chips": "v5e"} | {
-    "plans": "optimized,fsdp"
-}
+QUICK = {"workloads": "serve,clip", "meshes": "2x4", "chips": "v5e", "plans": "optimized,fsdp"}
+NAME, TITLE = "compiled", "Plans of programs that nothing was fitted on"
+ROWS = RESULTS / f"{NAME}.jsonl"
 
 
 def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
     """All that was asked for."""
-    programs = LISTS[options.list]
-    for chip, mesh in programs.cells:
+    for chip, mesh in CELLS:
         if chip not in _asked(options.chips, HARDWARE) or mesh not in _asked(
             options.meshes, MESHES
         ):
             continue
         num_devices = _num_devices(mesh)
-        for workload in _asked(options.workloads, programs.sizes):
+        for workload in _asked(options.workloads, SIZES):
             for plan in options.plans.split(","):
-                if "megatron" in plan and (mesh == "8" or not _has_megatron(workload)):
+                if "megatron" in plan and not _has_megatron(workload):
                     continue
                 yield CompiledPoint(
                     workload=workload,
-                    sizes=programs.sizes[workload],
+                    sizes=SIZES[workload],
                     mesh=MESHES[mesh],
                     topology=TOPOLOGY[chip, num_devices],
-                    hardware=hardware_of(chip, num_devices),
+                    hardware=HARDWARE[chip],
                     plan=plan,
                     windowed_einsum=options.windowed,
                 )
@@ -106,12 +94,6 @@ def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
 
 def _asked(names: str | None, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(known) if names is None else tuple(names.split(","))
-
-
-def hardware_of(chip: str, num_devices: int) -> str:
-    """The machine that is compiled for: `tpu-v5p`, `2x tpu-v5p:2x2x4`."""
-    slices, _, shape = TOPOLOGY[chip, num_devices].partition(f" {chip}:")
-    return f"{slices} {HARDWARE[chip]}:{shape}" if shape else HARDWARE[chip]
 
 
 def _num_devices(mesh: str) -> int:
@@ -153,11 +135,6 @@ def measure_apart(
         return {"status": f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"}
     row: dict[str, Any] = json.loads(lines[-1])
     return row | {"wall_seconds": time.perf_counter() - start}
-
-
-def rows_path(programs: ProgramList) -> Path:
-    """Where the rows of a list are kept."""
-    return RESULTS / f"{programs.results}.jsonl"
 
 
 def known_rows(path: Path, commit: str) -> dict[str, dict[str, Any]]:
@@ -218,7 +195,7 @@ def measure_missing(options: argparse.Namespace, known: dict[str, dict[str, Any]
                 print(f"out of time, {len(missing) - number} left; the same command goes on here")
                 return
             known[row["point"]] = row
-            with rows_path(LISTS[options.list]).open("a") as file:
+            with ROWS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(_line(row), flush=True)
 
@@ -228,10 +205,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--list", default=EVALUATION.name, choices=LISTS)
-    parser.add_argument("--workloads", help="of the list; all by default")
-    parser.add_argument("--meshes", help=f"of {', '.join(MESHES)}; the list's by default")
-    parser.add_argument("--chips", help=f"of {', '.join(HARDWARE)}; the list's by default")
+    parser.add_argument("--workloads", help="all by default")
+    parser.add_argument("--meshes", help=f"of {', '.join(MESHES)}, by default those of each cell")
+    parser.add_argument("--chips", help=f"of {', '.join(HARDWARE)}, by default those of each cell")
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--windowed", action="store_true", help="leave windowed einsums on")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
@@ -251,19 +227,16 @@ def main() -> None:
     if options.quick:
         for name, value in QUICK.items():
             setattr(options, name, value)
-    programs = LISTS[options.list]
     if not options.page_only:
         if AT_START["commit"].endswith("-dirty") and not options.dirty:
             parser.error("the working tree has changes: commit them, or pass --dirty")
-        measure_missing(options, known_rows(rows_path(programs), AT_START["commit"]))
+        measure_missing(options, known_rows(ROWS, AT_START["commit"]))
     commits = options.commit or [AT_START["commit"]]
-    last = {
-        key: row for one in commits for key, row in known_rows(rows_path(programs), one).items()
-    }
+    last = {key: row for one in commits for key, row in known_rows(ROWS, one).items()}
     rows = [*last.values()]
-    picture = RESULTS / f"{programs.results}.svg"
+    picture = RESULTS / f"{NAME}.svg"
     figure = write_scatter(rows, picture) if _can_draw() else None
-    page = write_page(programs.results, programs.title, page_text(rows, figure))
+    page = write_page(NAME, TITLE, page_text(rows, figure))
     print(f"wrote {page}")
 
 

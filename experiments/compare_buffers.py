@@ -20,7 +20,7 @@ from autoshard.aot.verify import VerifyOptions, compile_plan
 from autoshard.hlo.live_buffers import CompiledBuffer, compiled_buffers, live_at_peak
 from autoshard.hlo.text import HloModule, parse_hlo
 from autoshard.lowering.heap_simulator import heap_bytes
-from experiments.lists import LISTS
+from experiments.evaluation import SIZES
 from experiments.workloads import get_workload
 
 _HARDWARE = {"v4": "tpu-v4", "v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e"}
@@ -34,8 +34,7 @@ _HARDWARE = {"v4": "tpu-v4", "v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e
 @click.option("--rows", default=20, help="Buffers to show of each.")
 def main(workload: str, mesh: str, topology: str, keep_in: Path | None, rows: int) -> None:
     """Run the command."""
-    sizes = [programs.sizes[workload] for programs in LISTS.values() if workload in programs.sizes]
-    step = get_workload(workload, **(sizes[0] if sizes else {}))
+    step = get_workload(workload, **SIZES.get(workload, {}))
     plan = autoshard.optimize(
         step.step,
         step.state,

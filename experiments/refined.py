@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autoshard
-from experiments.lists import EVALUATION
+from experiments.evaluation import SIZES
 from experiments.results_table import RESULTS, markdown_table, provenance, write_page
 from experiments.workloads import get_workload
 
@@ -39,14 +39,14 @@ MEASURE = "measure"
 CYCLES = "compiler's cycles and links"
 MESH = "data=2,model=4"
 _LEAST_SHARE, _LEAST_PROGRAMS = 0.01, 3
-CELLS = tuple(EVALUATION.sizes)
+CELLS = tuple(SIZES)
 
 
 def refined_cell(
     name: str, target: str, options: argparse.Namespace, budget: int | None = None
 ) -> dict[str, Any]:
     """What refining one program for one target found."""
-    sizes = {} if target == MEASURE else EVALUATION.sizes[name]
+    sizes = {} if target == MEASURE else SIZES[name]
     workload = get_workload(name, **sizes)
     began = time.monotonic()
     plan = autoshard.optimize(

@@ -21,7 +21,7 @@ from solvers import evaluate
 
 KNOWN_ERROR = 0.2
 """Of a predicted peak: plans that miss the budget by less are compiled all the same. The peaks of
-93 % of 165 plans were within it (experiments/results/compiled.md, 2026-11-23)."""
+86 % of 65 plans were within it (experiments/results/compiled.md, 2026-11-30)."""
 
 
 class Outcome(NamedTuple):

@@ -23,7 +23,7 @@ from experiments.compiled_summary import (
     rank_correlations,
     share_within,
 )
-from experiments.lists import EVALUATION, FITTING, LISTS
+from experiments.evaluation import CELLS, SIZES
 from experiments.workloads import get_workload
 
 
@@ -146,18 +146,13 @@ def test_what_is_written_by_hand_fits_or_not_as_the_plan_itself() -> None:
 
 
 def test_every_size_is_one_of_its_model_and_every_mesh_has_its_topologies() -> None:
-    for programs in LISTS.values():
-        for name, sizes in programs.sizes.items():
-            assert get_workload(name, **sizes).name == name
-        for chip, mesh in programs.cells:
-            sizes_of_mesh = [int(axis.partition("=")[2]) for axis in MESHES[mesh].split(",")]
-            assert (chip, math.prod(sizes_of_mesh)) in TOPOLOGY
-            assert chip in HARDWARE
-
-
-def test_no_program_is_on_both_lists() -> None:
-    assert not set(FITTING.sizes) & set(EVALUATION.sizes)
-    assert len(EVALUATION.sizes) >= 12
+    assert len(SIZES) >= 12
+    for name, sizes in SIZES.items():
+        assert get_workload(name, **sizes).name == name
+    for chip, mesh in CELLS:
+        sizes_of_mesh = [int(axis.partition("=")[2]) for axis in MESHES[mesh].split(",")]
+        assert (chip, math.prod(sizes_of_mesh)) in TOPOLOGY
+        assert chip in HARDWARE
 
 
 def every_point() -> list[CompiledPoint]:
@@ -172,7 +167,7 @@ def every_point() -> list[CompiledPoint]:
         )
         for mesh in MESHES.values()
         for hardware in HARDWARE.values()
-        for workload in FITTING.sizes
+        for workload in SIZES
         for plan in PLANS
     ]
 
@@ -187,7 +182,7 @@ def test_the_order_of_points_leaves_none_out() -> None:
 @pytest.mark.parametrize("count", [8, 16, 24, 48])
 def test_a_run_that_is_cut_short_has_covered_all_evenly(count: int) -> None:
     measured = best_first(every_point())[:count]
-    for what, all_of in (("workload", FITTING.sizes), ("mesh", MESHES), ("hardware", HARDWARE)):
+    for what, all_of in (("workload", SIZES), ("mesh", MESHES), ("hardware", HARDWARE)):
         seen = [getattr(point, what) for point in measured]
         counts = [seen.count(one) for one in (MESHES.values() if what == "mesh" else set(seen))]
         assert max(counts) - min(counts) <= 8
