@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.frontend.jaxpr_paths import CALLS, bodies
+from autoshard.frontend.rewritable_equations import is_free_matmul
 from autoshard.frontend.spliced import spliced, with_replaced
 
 _RESHAPES = frozenset({"custom_call", "expand_dims", "reshape", "squeeze"})
@@ -116,7 +117,7 @@ def _reshapes(eqn: JaxprEqn) -> bool:
 
 
 def _is_batched_vector(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name != "dot_general" or eqn.params["out_sharding"] is not None:
+    if not is_free_matmul(eqn):
         return False
     summed, batch = eqn.params["dimension_numbers"]
     shapes = [atom.aval.shape for atom in eqn.invars]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn
 
+from autoshard.frontend.rewritable_equations import is_free_matmul
 from autoshard.frontend.spliced import spliced, with_replaced
 
 
@@ -31,7 +32,7 @@ def _products(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
 
 
 def _is_outer(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name != "dot_general" or eqn.params["out_sharding"] is not None:
+    if not is_free_matmul(eqn):
         return False
     (summed, _), _ = eqn.params["dimension_numbers"]
     return bool(prod(eqn.invars[0].aval.shape[dim] for dim in summed) == 1)

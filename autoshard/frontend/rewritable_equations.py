@@ -32,5 +32,16 @@ def rewritable_equations(
                 yield from rewritable_equations(body, primitives, f"{path}.{key}/")
 
 
+def is_free_matmul(eqn: JaxprEqn) -> bool:
+    """True for a `dot_general` whose result has no sharding in its type.
+
+    Gradients traced under a mesh name one of Auto axes, which says nothing.
+    """
+    if eqn.primitive.name not in MATMULS:
+        return False
+    said = eqn.params["out_sharding"]
+    return said is None or not said.mesh.explicit_axes
+
+
 def _is_rewritable(eqn: JaxprEqn) -> bool:
     return all(is_constrainable(atom.aval) for atom in (*eqn.invars, *eqn.outvars))

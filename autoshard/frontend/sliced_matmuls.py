@@ -14,6 +14,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.frontend.jaxpr_paths import is_constrainable
+from autoshard.frontend.rewritable_equations import is_free_matmul
 from autoshard.frontend.spliced import spliced, with_replaced
 
 _TRANSPARENT = frozenset({"convert_element_type", "transpose", "reshape", "copy"})
@@ -177,8 +178,7 @@ class _Equations:
 
 def _is_plain_matmul(eqn: JaxprEqn) -> bool:
     """True where neither the op nor the type of its result says a sharding."""
-    is_matmul = eqn.primitive.name == "dot_general" and eqn.params["out_sharding"] is None
-    return is_matmul and is_constrainable(eqn.outvars[0].aval)
+    return is_free_matmul(eqn) and is_constrainable(eqn.outvars[0].aval)
 
 
 def _is_convert(eqn: JaxprEqn) -> bool:
