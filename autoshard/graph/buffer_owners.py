@@ -8,18 +8,26 @@ from autoshard.graph.dataflow import source_of
 from autoshard.graph.host_transfers import stays
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import passes_through, renames
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _UPDATES = frozenset({"dynamic_update_slice", "scatter"})
 """Ops that change some elements of their first operand."""
 
 
-def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
+def buffer_owners(
+    graph: Graph, stored: Sequence[bool], *, writes_turned: bool = False
+) -> list[int]:
     """Per value, the one whose buffer it lives in; its own, if nothing else gives it one.
 
     Renamed values live in their operand's, what a loop body returns in that of its carry, what the
     branches of a conditional end in in that of its result. An update in place takes the buffer of
     what it updates, unless that is still read afterwards.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+        writes_turned: Products write in any order of dimensions: what is read of one turned and
+            reshaped alone is what it writes.
     """
     owner = list(range(len(graph.values)))
     for op in graph.ops:
@@ -28,7 +36,13 @@ def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
                 if stored[value]:
                     owner[value] = op.results[0]
     for op in graph.ops:
-        if not op.operands or not stored[op.operands[0]]:
+        if not op.operands:
+            continue
+        if writes_turned and renames(op) and stored[op.results[0]]:
+            made = _turned_product(graph, stored, op.operands[0])
+            if made is not None:
+                owner[op.results[0]] = made
+        if not stored[op.operands[0]]:
             continue
         if _hands_on(graph, op):
             result = op.results[0]
@@ -37,6 +51,17 @@ def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
         elif op.name in _UPDATES and _updates_in_place(graph, op):
             owner[op.results[0]] = owner[op.operands[0]]
     return [_root(owner, value) for value in range(len(owner))]
+
+
+def _turned_product(graph: Graph, stored: Sequence[bool], value: int) -> int | None:
+    """The stored result of a product that a value is, renamed and read for nothing else."""
+    start = value
+    while not stored[value] and renames(graph.maker(value)) and len(graph.consumers[value]) == 1:
+        (value, *_) = graph.maker(value).operands
+    is_alone = stored[value] and len(graph.consumers[value]) == 1
+    return (
+        value if value != start and is_alone and graph.maker(value).op_class in PRODUCTS else None
+    )
 
 
 def updates_copy(graph: Graph, owner: Sequence[int], op: Op) -> bool:

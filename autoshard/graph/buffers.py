@@ -120,7 +120,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     turned = find_turned(graph, stored) if backend.layout.keeps_matmul_layouts else None
     for one in turned.written if turned else ():
         stored[one] = True
-    owner = buffer_owners(graph, stored)
+    owner = buffer_owners(graph, stored, writes_turned=fuses)
     run_at = run_late(graph, backend.schedule.deferred_past_matmuls)
     longest_row = fusion.longest_row if fuses else None
     again = computed_again(graph, stored)

@@ -10,7 +10,7 @@ import pytest
 
 from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpClass
 from cost_models import get_hardware
 from tests.planner.graphs import Program
 from tests.planner.traced import exported
@@ -187,3 +187,19 @@ def test_an_inner_loop_that_goes_on_with_a_carry_updates_it_where_it_is(
         if op.name == "while" and graph.values[op.results[0]].shape == (8, 128)
     }
     assert len(caches) == num_caches
+
+
+def test_a_tpu_writes_gradients_of_fused_projections_in_the_order_of_their_stack() -> None:
+    def loss(x: Any, weight: Any) -> Any:
+        q, k, v = jnp.moveaxis(jnp.einsum("btd,dche->btche", x, weight), 2, 0)
+        scores = jax.nn.softmax(jnp.einsum("bqhe,bkhe->bhqk", q, k), -1)
+        return jnp.square(jnp.einsum("bhqk,bkhe->bqhe", scores, v)).sum()
+
+    shapes = ((4, 128, 256), (256, 3, 4, 64))
+    args = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    graph, _ = exported(jax.grad(loss, (0, 1)), *args, mesh="x=2")
+    buffers = buffers_of(graph, "tpu-v5e")
+    padded = [op.operands[0] for op in graph.ops if op.name == "pad"]
+    assert [buffers.is_stored[value] for value in padded] == [True] * 3
+    owners = [graph.maker(buffers.owner[value]) for value in padded]
+    assert [owner.op_class for owner in owners] == [OpClass.MATMUL] * 3
