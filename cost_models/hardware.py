@@ -74,12 +74,15 @@ class ElementPasses:
         narrowed: Written in less than 4 bytes, to VMEM or HBM, or taken up by the reductions of one
             kernel.
         plain_reduced: Taken up by one reduction of what lies in memory as it is.
+        product_narrowed: Written by matmuls in less than 4 bytes; None where as many as are
+            `narrowed`.
     """
 
     read_bytes: BytesPerSecond
     kept: ElementsPerSecond
     narrowed: ElementsPerSecond
     plain_reduced: ElementsPerSecond
+    product_narrowed: ElementsPerSecond | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

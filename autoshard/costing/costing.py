@@ -114,7 +114,8 @@ class Costing(MoveCosts):
             return written
         elements, speed = local * 8.0 / bits, self.memory_speed(op_class)
         if bits < 32:
-            return np.asarray(written + elements * speed / passes.narrowed)
+            of_product = passes.product_narrowed if op_class is OpClass.MATMUL else None
+            return np.asarray(written + elements * speed / (of_product or passes.narrowed))
         return np.where(written, written, elements * speed / passes.kept)
 
     def moved_bytes(self, local: FloatArray, bits: int) -> FloatArray:

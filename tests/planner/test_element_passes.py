@@ -110,6 +110,23 @@ def test_narrow_elements_take_longer_to_write() -> None:
     assert narrow[0] - wide[0] == pytest.approx(more)
 
 
+@pytest.mark.parametrize(("machine", "passes"), [("tpu-v5e", 1.0), ("tpu-v6e", 0.02)])
+def test_matmuls_of_a_v6e_write_narrow_elements_without_the_vector_unit(
+    machine: str, passes: float
+) -> None:
+    program = Program()
+    rows, columns = program.argument(8 * SIDE, 16), program.argument(16, 4 * SIDE)
+    graph = program.graph(program.matmul(rows, columns))
+    chip = get_hardware(machine)
+    assert chip.compute.passes is not None
+    _, wide = prices(graph, OpClass.MATMUL, machine=chip)
+    _, narrow = prices(narrowed(graph, 2), OpClass.MATMUL, machine=chip)
+    num_elements = 32 * ELEMENTS
+    speed = memory_efficiency(chip, "matmul") * chip.memory.bytes_per_second
+    passed = narrow[0] - wide[0] + 2 * num_elements / speed
+    assert passed == pytest.approx(passes * num_elements / chip.compute.passes.narrowed, rel=0.2)
+
+
 def test_optimizer_outputs_larger_than_vmem_are_written_to_hbm() -> None:
     side = 4 * SIDE
     assert 4 * side * side > ROOM > 4 * ELEMENTS
