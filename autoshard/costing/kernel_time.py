@@ -168,7 +168,7 @@ class KernelTime:
     def _fused_seconds(self, op: Op, candidates: Candidates, flops: FloatArray) -> FloatArray:
         """float64[num_candidates]: seconds of an op that is computed with those that read it.
 
-        Narrow rows that several ops read are written after all, in whole tiles.
+        Rows of less than all lanes that several ops read are written after all, in whole tiles.
         """
         vector = self.costing.model.hardware.compute.vector
         seconds = flops / vector.of(model_dtype(self.graph.values[op.results[0]].dtype))
@@ -177,6 +177,7 @@ class KernelTime:
         value, pieces = op.results[0], self.costing.arrays(candidates).result_shards[0]
         layouts = written_layouts(candidates)
         num_bytes = self.reads.in_tiles(op, value, layouts, np.zeros_like(seconds), pieces)
+        num_bytes = np.where(self.facts.tiles.fills_lanes(value, layouts), 0.0, num_bytes)
         dtype = self.costing.operand_dtype(self.graph, op)
         return np.maximum(seconds, self.costing.kernel_seconds(num_bytes, dtype))
 

@@ -164,6 +164,11 @@ class TilePadding:
         whole = self.graph.values[value]
         return float(tiled_in(self.parts, self.tiling, whole, layout, orders=orders))
 
+    def fills_lanes(self, value: int, layouts: Sequence[Layout]) -> npt.NDArray[np.bool_]:
+        """bool[num_layouts]: whether a row of a value on a device is as long as lanes are."""
+        shape, lanes = self.graph.values[value].shape, self.tiling.num_lanes
+        return np.array([self.parts.local_shape(one, shape)[-1] >= lanes for one in layouts])
+
     def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """The same, if its last dimension filled the lanes; None where nothing is padded."""
         if not self.tiling.is_tiled:

@@ -293,6 +293,14 @@ def test_narrow_rows_that_several_ops_read_are_written() -> None:
     assert seconds(graph, "negate") > tiles > seconds(alone, "negate")
 
 
+def test_rows_that_fill_lanes_are_not_written_though_their_last_tiles_are_not_full() -> None:
+    program = Program()
+    shared = program.elementwise(looked_up(program, LANES + 72), name="negate")
+    graph = program.graph(program.sum(shared), program.sum(shared))
+    tiles = TAKEN * LANES * 4 / (get_hardware("tpu-v5p").memory.bytes_per_second)
+    assert seconds(graph, "negate") < tiles
+
+
 def test_what_updates_of_one_state_make_together_is_launched_once() -> None:
     program = Program()
     weight, moment, gradient = (program.argument(512, 512) for _ in range(3))
