@@ -11,10 +11,10 @@ _SUMS = frozenset({OpClass.MATMUL, OpClass.REDUCE})
 def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
     """True of an operand that is read where it is made, whatever other ops read of it.
 
-    So an equation drops the dimension that it sliced, goes on element by element, or sums what it
-    made (`igamma` does in the test of its loop, and `ragged_dot` multiplies the rows that it masks
-    for each group). In a loop also what every run reads alike: compilers move it before the loop,
-    and so does the loop as it begins.
+    So an equation drops the dimension that it sliced, or sums what it made (`igamma` does in the
+    test of its loop, and `ragged_dot` multiplies the rows that it masks for each group). In a loop
+    also what every run reads alike: compilers move it before the loop, and so does the loop as it
+    begins.
     """
     value = op.operands[position]
     producer = graph.maker(value)
@@ -23,8 +23,6 @@ def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
         return is_inside and not graph.is_read_in_branch(op, position)
     if op.equation == "" or op.equation != producer.equation:
         return False
-    if op.op_class is OpClass.ELEMENTWISE:
-        return True
     if op.op_class in _SUMS:
         makers = map(graph.maker, before_lowering(graph, op, value))
         return all(maker.equation == op.equation for maker in makers)

@@ -51,25 +51,6 @@ def test_the_test_of_a_loop_in_one_equation_reduces_what_the_loop_carries_as_it_
         assert decoded.candidates[op.index].operands[0] == decoded.layouts[op.operands[0]]
 
 
-def test_rows_looked_up_are_filled_where_out_of_bounds_as_they_are_sharded() -> None:
-    """XLA chooses its own way where an equation looks up a row and selects, moves between."""
-
-    def fn(rows: jax.Array) -> Any:
-        row = rows.at[3].get(mode="fill", fill_value=0)
-        return jnp.sort(row, 0), jnp.sort(row, 1), row
-
-    rows = jax.ShapeDtypeStruct((8, 8, 24), jnp.float32)
-    asked = {"in_shardings": P(None, "y", "x"), "out_shardings": (P(), P(), P())}
-    graph, wishes = exported(fn, rows, mesh="x=2,y=4", **asked)
-    decoded = plan(graph, "x=2,y=4", wishes, None, "cpu-host").decoded
-    (look_up,) = (op for op in graph.ops if op.op_class is OpClass.GATHER)
-    (select,) = (op for op in graph.ops if look_up.results[0] in op.operands)
-    assert select.name == "select"
-    place = select.operands.index(look_up.results[0])
-    assert is_left_in_place(graph, select, place)
-    assert decoded.candidates[select.index].operands[place] == decoded.layouts[look_up.results[0]]
-
-
 def test_a_loop_moves_what_all_runs_read_alike_as_it_begins_however_tight_memory_is() -> None:
     """Moved in the body, compilers would move it before the loop."""
 
