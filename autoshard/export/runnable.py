@@ -2,12 +2,10 @@
 
 XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
 computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
-refuse the module. On global values those are all the identity, so each becomes a constraint.
-Constrained is also what they read: cut by what propagates back, a tensor and its first rows may
-have one shard, and XLA gathers one for the other. So is what convolutions, FFTs, pools and pads
-read and make: cut as other ops ask, within a group, in space by some of the axes alone or along a
-transform, they are wrong, or end the process (jaxlib 0.10.2). Host CPUs compute an FFT in the
-dimension order of its shape alone: it keeps that.
+refuse the module. On global values those are all the identity, so each becomes a constraint. So do
+the shardings of what convolutions, FFTs, pools and pads read and make: cut as other ops ask, within
+a group, in space by some of the axes alone or along a transform, they are wrong, or end the process
+(jaxlib 0.10.2). Host CPUs compute an FFT in the dimension order of its shape alone: it keeps that.
 """
 
 from __future__ import annotations
@@ -54,7 +52,6 @@ def runnable_module(module: str | bytes) -> bytes:
 def make_runnable(module: Module) -> None:
     """As `runnable_module`, of a parsed module, in place."""
     inline_named_computations(module.operation)
-    _hold_resharded(module)
     for op in list(operations_of(module.operation)):
         if op.name == "stablehlo.fft":
             _keep_order(op)
@@ -78,14 +75,6 @@ def make_runnable(module: Module) -> None:
                     del op.attributes[name]
 
 
-def _hold_resharded(module: Module) -> None:
-    """Constrain what is resharded to the sharding it has before, for all its readers."""
-    ops = [op for op in operations_of(module.operation) if op.name in _AS_CONSTRAINT]
-    for value in dict.fromkeys(op.operands[0] for op in ops):
-        if _has_sharding(value) and value.owner.name not in _AS_CONSTRAINT:
-            _hold_result(value)
-
-
 def _hold(op: MlirOp) -> None:
     """Constrain what an op reads and makes to the shardings that are written on it."""
     for place, operand in enumerate(op.operands):
@@ -93,12 +82,8 @@ def _hold(op: MlirOp) -> None:
             op.operands[place] = _constrained(operand, operand, ir.InsertionPoint(op))
     for result in op.results:
         if _has_sharding(result):
-            _hold_result(result)
-
-
-def _hold_result(result: MlirValue) -> None:
-    made = _constrained(result, result, ir.InsertionPoint.after(result.owner))
-    result.replace_all_uses_except(made, made.owner.operation)
+            made = _constrained(result, result, ir.InsertionPoint.after(op))
+            result.replace_all_uses_except(made, made.owner.operation)
 
 
 def _keep_order(op: MlirOp) -> None:
