@@ -10,6 +10,17 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+_GPT = {
+    "layers": 4,
+    "d_model": 1024,
+    "heads": 16,
+    "d_ff": 4096,
+    "vocab": 16384,
+    "seq": 512,
+    "batch": 64,
+    "compute_dtype": "bfloat16",
+}
+
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "resnet": {
         "image_size": 64,
@@ -42,16 +53,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "batch": 64,
         "compute_dtype": "bfloat16",
     },
-    "muon": {
-        "layers": 4,
-        "d_model": 1024,
-        "heads": 16,
-        "d_ff": 4096,
-        "vocab": 16384,
-        "seq": 512,
-        "batch": 64,
-        "compute_dtype": "bfloat16",
-    },
+    "muon": _GPT,
     "mixtral": {
         "layers": 1,
         "d_model": 1024,
@@ -145,17 +147,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "d_out": 128,
         "batch": 4096,
     },
-    "float8_gpt": {
-        "layers": 4,
-        "d_model": 1024,
-        "heads": 16,
-        "d_ff": 4096,
-        "vocab": 16384,
-        "seq": 512,
-        "batch": 64,
-        "history": 16,
-        "compute_dtype": "bfloat16",
-    },
+    "float8_gpt": {**_GPT, "history": 16},
 }
 """Workloads of the registry, each with the fields of its config that are not at their default.
 

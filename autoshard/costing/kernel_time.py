@@ -37,7 +37,7 @@ class KernelTime:
         self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
         self.matmuls, self.reads = MatmulTime(facts), KernelReads(facts)
         self.writes = KernelWrites(facts)
-        self.epilogue = MatmulEpilogue(facts, self.writes)
+        self.epilogue = MatmulEpilogue(facts, self.writes, self.matmuls)
         self.in_rows = {index for update in facts.row_updates for index in update.ops}
 
     def key(self, op: Op) -> Hashable | None:

@@ -38,8 +38,8 @@ class WithMatmul:
 class MatmulEpilogue:
     """Prices of what is fused with matmuls."""
 
-    def __init__(self, facts: ProgramFacts, writes: KernelWrites) -> None:
-        self.writes, self.matmuls = writes, MatmulTime(facts)
+    def __init__(self, facts: ProgramFacts, writes: KernelWrites, matmuls: MatmulTime) -> None:
+        self.writes, self.matmuls = writes, matmuls
         self.facts, self.graph, self.buffers = facts, facts.graph, facts.buffers
         self.costing = facts.costing
 

@@ -55,13 +55,15 @@ def buffer_owners(
 
 def _turned_product(graph: Graph, stored: Sequence[bool], value: int) -> int | None:
     """The stored result of a product that a value is, renamed and read for nothing else."""
-    start = value
-    while not stored[value] and renames(graph.maker(value)) and len(graph.consumers[value]) == 1:
-        (value, *_) = graph.maker(value).operands
-    is_alone = stored[value] and len(graph.consumers[value]) == 1
-    return (
-        value if value != start and is_alone and graph.maker(value).op_class in PRODUCTS else None
+
+    def is_alone(made: int) -> bool:
+        return len(graph.consumers[made]) == 1
+
+    made = source_of(
+        graph, value, lambda op, one: renames(op) and not stored[one] and is_alone(one)
     )
+    is_product = graph.maker(made).op_class in PRODUCTS
+    return made if made != value and stored[made] and is_alone(made) and is_product else None
 
 
 def updates_copy(graph: Graph, owner: Sequence[int], op: Op) -> bool:
