@@ -23,6 +23,9 @@ from scipy.sparse.csgraph import floyd_warshall
 
 from autoshard.layouts import Layout, MeshParts, Parts
 
+_TIE = 1e-9
+"""Share of its time by which a step is dearer than one that is taken before it at equal cost."""
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -59,6 +62,18 @@ def is_folded(step: Step, parts: MeshParts, shape: Sequence[int]) -> bool:
     return step.kind is StepKind.SLICE or (
         is_gather and prod(parts.local_shape(step.before, shape)) > 1
     )
+
+
+def is_in_turn(step: Step) -> bool:
+    """False of an all-gather along a dimension while a later one is sharded.
+
+    The partitioner gathers the last dimension first.
+    """
+    if step.kind is not StepKind.ALL_GATHER:
+        return True
+    pairs = zip(step.before, step.after, strict=True)
+    (gathered,) = (dim for dim, (before, after) in enumerate(pairs) if before != after)
+    return not any(step.before[gathered + 1 :])
 
 
 class CollectiveCosts(Protocol):
@@ -346,6 +361,7 @@ class Resharder:
         for (kind, step_parts), members in arrays.groups:
             num_bytes = total / arrays.shards[members]
             weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
+        weights[arrays.out_of_turn] *= 1 + _TIE
         if not bits:
             weights *= [not is_folded(step, self.parts, shape) for step in arrays.steps]
         size = len(layouts)
@@ -380,6 +396,7 @@ class _StepArrays:
     after: npt.NDArray[np.int64]
     shards: FloatArray  # pieces the larger side of the step is one of
     groups: tuple[tuple[tuple[StepKind, Parts], npt.NDArray[np.int64]], ...]
+    out_of_turn: npt.NDArray[np.bool_]  # gathers of a dimension before which a later one is cut
 
 
 def _step_arrays(
@@ -399,4 +416,5 @@ def _step_arrays(
         np.array([index[s.after] for s in steps], dtype=np.int64),
         np.array(shards, dtype=np.float64),
         tuple((key, np.array(members, dtype=np.int64)) for key, members in groups.items()),
+        np.array([not is_in_turn(step) for step in steps], dtype=np.bool_),
     )

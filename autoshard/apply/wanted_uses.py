@@ -12,6 +12,7 @@ from autoshard.graph.op_traits import is_constraint, passes_through
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
+from autoshard.reshard import Step, StepKind, is_in_turn
 from autoshard.sharding import Sharding
 from autoshard.use_paths import join_uses
 
@@ -99,7 +100,8 @@ def wanted_uses(
             reader = _reader(op, position, operand_paths)
             place = _place_before_lowering(graph, op, position, reader, operand_paths)
             stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
-            readers = 0 if stops else _num_gathering(encoded, decoded, op, position)
+            is_way = len(reshard_steps(encoded, decoded, op, position)) > 1
+            readers = 0 if stops or is_way else _num_gathering(encoded, decoded, op, position)
             if readers == 1 or (readers and merges_all_gathers):
                 continue
             way = (*stops, wanted[position])
@@ -351,11 +353,48 @@ def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> li
     else the partitioner moves the whole sum, and cuts it after that.
     """
     value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
-    stops = [step.after for step in reshard_steps(encoded, decoded, op, position)]
+    steps = reshard_steps(encoded, decoded, op, position)
     pieces = decoded.layouts[value]
-    if stops and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
-        stops.insert(0, pieces)
-    return stops[:-1]
+    if steps and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
+        return [pieces, *(step.after for step in steps[:-1])]
+    own = _num_taken_unasked(steps)
+    passed = {step.after for step in steps[:own]}
+    if own and _is_read_on_the_way(encoded, decoded, value, passed):
+        own = 0
+    return [step.after for step in steps[own:-1]]
+
+
+def _num_taken_unasked(steps: Sequence[Step]) -> int:
+    """The steps before the one that makes a value whole, where these are the partitioner's own.
+
+    It gathers one dimension after another, the last one first, and does so once for all readers of
+    the whole value; steps that are asked for one by one it repeats for each reader.
+    """
+    for number, step in enumerate(steps):
+        pairs = zip(step.before, step.after, strict=True)
+        is_dimension = all(before == after or not after for before, after in pairs)
+        if step.kind is not StepKind.ALL_GATHER or not is_in_turn(step) or not is_dimension:
+            return 0
+        if not any(step.after):
+            return number
+    return 0
+
+
+def _is_read_on_the_way(
+    encoded: Encoded, decoded: Decoded, value: int, passed: Set[Layout]
+) -> bool:
+    """True where a reader takes one of the layouts that a value passes, or goes on from there."""
+    graph = encoded.graph
+    for reader in map(graph.ops.__getitem__, graph.consumers[value]):
+        if reader.index not in decoded.candidates:
+            continue
+        for position, read in enumerate(reader.operands):
+            if read == value:
+                steps = reshard_steps(encoded, decoded, reader, position)
+                left = steps[_num_taken_unasked(steps) :]
+                if not passed.isdisjoint(step.after for step in left):
+                    return True
+    return False
 
 
 def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:

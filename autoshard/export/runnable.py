@@ -3,9 +3,10 @@
 XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
 computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
 refuse the module. On global values those are all the identity, so each becomes a constraint. So do
-the shardings of what convolutions, FFTs, pools and pads read and make: cut as other ops ask, within
-a group, in space by some of the axes alone or along a transform, they are wrong, or end the process
-(jaxlib 0.10.2). Host CPUs compute an FFT in the dimension order of its shape alone: it keeps that.
+the shardings of what convolutions, FFTs, pools, pads, slices and concatenations read and make: cut
+as other ops ask, within a group, in space by some of the axes alone, along a transform, or in
+shards of the size of a slice of them, they are wrong, or end the process (jaxlib 0.10.2). Host CPUs
+compute an FFT in the dimension order of its shape alone: it keeps that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from autoshard.mlir_modules import (
 
 _AS_CONSTRAINT = frozenset({*KIND_BY_OP, "sdy.reshard"})
 _HELD = frozenset(
-    {"stablehlo.convolution", "stablehlo.fft", "stablehlo.pad", "stablehlo.reduce_window"}
+    {
+        "stablehlo.concatenate",
+        "stablehlo.convolution",
+        "stablehlo.fft",
+        "stablehlo.pad",
+        "stablehlo.reduce_window",
+        "stablehlo.slice",
+    }
 )
 
 

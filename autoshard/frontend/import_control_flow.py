@@ -8,6 +8,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from autoshard.frontend.dead_code import Control
+from autoshard.frontend.graph_builder import GraphBuilder, OpDraft
 from autoshard.frontend.importer import Env, Importer, Scope
 from autoshard.frontend.trip_counts import Loop, LoopCounter
 from autoshard.graph.program import OpKind
@@ -169,7 +170,36 @@ def count_loops(importer: Importer) -> None:
             join = importer.build.maker(carried)
             if len(join.operands) == 2:
                 join.operand_repeats = (join.repeat, join.repeat * trips)
+    _count_reads_of_hoisted(importer.build)
     importer.told.check_all_used(importer.loops)
+
+
+def _count_reads_of_hoisted(build: GraphBuilder) -> None:
+    """Let what is made of loop invariants be moved as often as it is made, in place.
+
+    Compilers hoist the moves too. A branch keeps its own.
+    """
+    for op in build.ops:
+        if op.operand_repeats:
+            continue
+        makers = (build.maker(value) for value in op.operands)
+        repeats = tuple(
+            maker.repeat if _is_hoisted_for(build, op, maker) else op.repeat for maker in makers
+        )
+        if any(repeat != op.repeat for repeat in repeats):
+            op.operand_repeats = repeats
+
+
+def _is_hoisted_for(build: GraphBuilder, op: OpDraft, maker: OpDraft) -> bool:
+    """True of an op that was hoisted out of the loops that its reader is in, and of these alone."""
+    if maker.hoisted_from < 0:
+        return False
+    region = op.region
+    while region not in (maker.region, -1):
+        if build.regions[region].kind != "loop":
+            return False
+        region = build.regions[region].parent
+    return region == maker.region
 
 
 def _trips(importer: Importer, counter: LoopCounter, loop: Loop) -> tuple[float, bool]:

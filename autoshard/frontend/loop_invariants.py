@@ -18,8 +18,7 @@ from autoshard.graph.program import OpKind
 
 _HOISTED = frozenset({OpKind.COMPUTE, OpKind.FREE, OpKind.CONSTRAINT, OpKind.JOIN})
 _WITH_READERS = op_kinds.FREE_SOURCES | frozenset(
-    """bitcast_convert broadcast_in_dim convert copy reshape reverse sharding_constraint slice
-    transpose""".split()
+    """bitcast_convert broadcast_in_dim convert copy reshape reverse slice transpose""".split()
 )
 """Ops that are hoisted for an op that reads them alone.
 

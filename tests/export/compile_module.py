@@ -18,7 +18,7 @@ from autoshard.export.runnable import make_runnable
 from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
 
-def compile_text(text: str, num_devices: int) -> Any:
+def compile_text(text: str | bytes, num_devices: int) -> Any:
     """Compile a module as it is, shardings and all."""
     with module_context():
         content = module_bytecode(parse_module(text))

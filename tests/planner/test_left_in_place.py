@@ -99,3 +99,19 @@ def test_a_ragged_matmul_sums_masked_columns_where_they_are_cut() -> None:
         if op.op_class is OpClass.MATMUL:
             masked = op.operands[0]
             assert decoded.candidates[op.index].operands[0] == decoded.layouts[masked]
+
+
+@pytest.mark.parametrize("length", [2, 8])
+def test_what_the_runs_of_an_unrolled_loop_make_is_stacked_where_it_is(length: int) -> None:
+    def fn(x: jax.Array) -> Any:
+        def body(carry: jax.Array, _: None) -> Any:
+            made = jnp.tanh(carry)
+            return made, made
+
+        return jax.lax.scan(body, x, None, length=length, unroll=2)[1]
+
+    graph, _ = exported(fn, jax.ShapeDtypeStruct((4, 8), jnp.float32), mesh="x=4", platform="cpu")
+    (result,) = graph.results
+    joined = graph.maker(result.operands[0])
+    assert joined.name == ("concatenate" if length == 2 else "reshape")
+    assert is_left_in_place(graph, joined, len(joined.operands) - 1)

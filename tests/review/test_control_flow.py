@@ -198,6 +198,76 @@ def test_what_a_hoisted_op_reads_twice_is_gathered_once_before_it() -> None:
     assert found.bytes_difference == pytest.approx(0.0, abs=0.01)
 
 
+def test_what_a_body_constrains_alike_in_every_run_is_moved_for_it_once() -> None:
+    def f(x: Any, table: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            held = jax.lax.with_sharding_constraint(table, P("b"))
+            both = jnp.concatenate([held, carry], 1)
+            return jnp.tanh(carry + jnp.mean(jnp.tanh(both))), None
+
+        return jax.lax.scan(body, x, None, length=3)[0]
+
+    shapes = jax.ShapeDtypeStruct((8, 3), jnp.float32), jax.ShapeDtypeStruct((8, 5), jnp.float32)
+    mesh = jax.make_mesh((8,), ("b",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        plan = autoshard.optimize(
+            f,
+            *shapes,
+            mesh=mesh,
+            hardware="cpu-host",
+            in_shardings=(P(), P()),
+            out_shardings=P(),
+            baselines=False,
+        )
+        found = plan.verify()
+    assert found.predicted_bytes == found.compiled_bytes
+
+
+def test_what_an_unrolled_loop_stacks_is_moved_after_the_runs_are_one_dimension() -> None:
+    # There is no place for a constraint between the stack that the loop carries and its result.
+    def f(x: Any, rows: Any) -> Any:
+        def body(carry: Any, row: Any) -> Any:
+            return jnp.tanh(carry + jnp.mean(row)), carry
+
+        return jax.lax.scan(body, x, rows, unroll=2)[1]
+
+    shapes = jax.ShapeDtypeStruct((16, 16), jnp.float32), jax.ShapeDtypeStruct((8, 7), "f4")
+    plan = autoshard.optimize(
+        f,
+        *shapes,
+        mesh="a=2,b=4",
+        hardware="cpu-host",
+        in_shardings=(P("a", "b"), P()),
+        out_shardings=P(("b", "a")),
+        baselines=False,
+    )
+    found = plan.verify()
+    assert found.predicted_bytes == found.compiled_bytes > 0
+
+
+def test_copies_of_an_unrolled_body_gather_two_dimensions_of_one_value_once() -> None:
+    # Steps that are asked for one by one are taken for each of the copies.
+    def f(x: Any, table: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            grown = jnp.einsum("abc,cde->abde", table, table)
+            return jnp.tanh(carry + jnp.mean(jnp.tanh(grown))), None
+
+        return jax.lax.scan(jax.checkpoint(body), x, None, length=4, unroll=2)[0]
+
+    shapes = jax.ShapeDtypeStruct((2, 2), jnp.float32), jax.ShapeDtypeStruct((4, 3, 4), "f4")
+    plan = autoshard.optimize(
+        f,
+        *shapes,
+        mesh="a=4,b=2",
+        hardware="cpu-host",
+        in_shardings=(P(), P("a", None, "b")),
+        out_shardings=P(),
+        baselines=False,
+    )
+    found = plan.verify()
+    assert found.predicted_bytes == found.compiled_bytes > 0
+
+
 def test_a_constant_that_a_hoisted_op_and_the_condition_read_is_there_for_both() -> None:
     def f(x: Any) -> Any:
         def body(carry: Any) -> Any:
