@@ -54,7 +54,9 @@ def wanted_uses(
 
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
-    a pair of shardings that are more than one step apart.
+    a pair of shardings that are more than one step apart. Not named are all-gathers of one
+    dimension after another, the last one first, of which the last one makes the value whole: the
+    partitioner takes them by itself, once for all readers.
 
     What goes round a loop is named as a result of its body (`"7.jaxpr/out<0"`) where it is carried
     in other pieces than it is made in: compilers carry it as it is made, gather it at the start of
