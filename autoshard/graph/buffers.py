@@ -23,6 +23,7 @@ from autoshard.graph.product_writes import (
     computed_with_products,
     narrowed_by_products,
     products_by_written,
+    update_waits,
     updates,
     updating_products,
     written_by_products,
@@ -60,6 +61,8 @@ class Buffers:
             them: they are written by one kernel.
         turned_rows: By reshape, the value that is copied to another dimension order for it.
         again: Values that are written for gathers alone: all else computes them.
+        update_waits: By op index of a product that computes an update unless devices have to sum
+            what it makes, a later op whose result the update reads.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         written: By value on the way from a product, what is written in its place.
         turned: Dimension orders, where a compiler keeps those in which matmuls write.
@@ -82,6 +85,7 @@ class Buffers:
     parts: Mapping[int, int] = field(default_factory=dict)
     turned_rows: Mapping[int, int] = field(default_factory=dict)
     again: frozenset[int] = frozenset()
+    update_waits: Mapping[int, int] = field(default_factory=dict)
 
     def is_fused(self, op: Op, value: int) -> bool:
         """True where an op computes a value with what reads it."""
@@ -132,6 +136,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         written=written,
         product_by_written=product_by_written,
         unless_summed=frozenset(updated),
+        update_waits=update_waits(graph, updated),
         computed_with=computed_with_products(graph, written, updated),
         joined=reads.joined,
         updates=updates(graph) if fuses else frozenset(),

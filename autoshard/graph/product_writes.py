@@ -94,18 +94,37 @@ def updating_products(graph: Graph) -> dict[int, list[int]]:
     """What is computed after products that are the gradient of a state, its update among it.
 
     One goes on with all the element-wise ops that follow it, if what they make are results of the
-    program, and all else that they need is there before.
+    program. It waits for all else that they read (`update_waits`): of several products that an
+    update adds up, the last one goes on.
     """
-    there = there_at(graph)
-    found = {}
-    for product in _products(graph):
+    found: dict[int, list[int]] = {}
+    taken: set[int] = set()
+    for product in reversed(list(_products(graph))):
         if product.op_class is OpClass.MATMUL:
             made = product.results[0]
             after = _computed_after(graph, made)
-            others = {o for index in after for o in graph.ops[index].operands}
-            others -= {made, *(r for index in after for r in graph.ops[index].results)}
-            if after and all(there[value] < product.index for value in others):
+            if after and taken.isdisjoint(after):
                 found[made] = after
+                taken.update(after)
+    return found
+
+
+def update_waits(graph: Graph, updated: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """By product that computes an update, a later op that it waits for.
+
+    Args:
+        graph: The program.
+        updated: As of `updating_products`.
+    """
+    there = there_at(graph)
+    found = {}
+    for made, after in updated.items():
+        product = graph.maker(made).index
+        others = {value for index in after for value in graph.ops[index].operands}
+        others -= {made, *(value for index in after for value in graph.ops[index].results)}
+        last = max((there[value] for value in others), default=0)
+        if last > product:
+            found[product] = last
     return found
 
 

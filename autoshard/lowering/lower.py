@@ -105,7 +105,7 @@ class _Walk:
             key=lambda r: (r.start, -r.stop, r.index),
         )
         first = 0
-        for op in in_joining_order(graph, self.tasks.encoder.buffers.joined):
+        for op in in_waiting_order(graph, self.tasks.waits_behind()):
             while open_bodies and open_bodies[-1].stop <= op.index:
                 self._close(open_bodies.pop(), exits)
             while first < len(starting) and starting[first].start <= op.index:
@@ -215,21 +215,21 @@ class _Walk:
         return AssumedKernel(matmul if is_whole else 1e6 * task.seconds)
 
 
-def in_joining_order(graph: Graph, joined: Mapping[int, int]) -> Iterator[Op]:
-    """All ops, those that join the kernel of a later one behind that, with what waits for them.
+def in_waiting_order(graph: Graph, behind: Mapping[int, int]) -> Iterator[Op]:
+    """All ops, those that wait for a later one behind that, with what waits for them.
 
     Args:
         graph: The program.
-        joined: By op, the one whose kernel it joins, which waits for none of them.
+        behind: By op, one that it runs with or after, and that waits for none of these.
     """
     held: list[Op] = []
     made, until = set[int](), -1
     for op in graph.ops:
-        kernel = joined.get(op.index, -1)
-        if kernel > op.index or not made.isdisjoint(op.operands):
+        last = behind.get(op.index, -1)
+        if last > op.index or not made.isdisjoint(op.operands):
             held.append(op)
             made.update(op.results)
-            until = max(until, kernel)
+            until = max(until, last)
             continue
         yield op
         if held and op.index >= until:

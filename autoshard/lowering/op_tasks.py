@@ -92,6 +92,17 @@ class OpTasks:
             if op.op_class in PRODUCTS and made and not (made.reduced or made.scattered):
                 yield from self.encoder.buffers.computed_with.get(op.index, ())
 
+    def waits_behind(self) -> dict[int, int]:
+        """By op, a later one that it waits for: to join its kernel, or to compute an update."""
+        waits = self.encoder.buffers.update_waits
+        late = {product: waits[product] for product in waits if self._computes_update(product)}
+        return {**self.encoder.buffers.joined, **late}
+
+    def _computes_update(self, product: int) -> bool:
+        """True where devices do not have to sum what a product of an update makes."""
+        made = self.decoded.candidates[product]
+        return not (made.reduced or made.scattered)
+
     def add(self, op: Op) -> None:
         """The tasks of one op: what moves its operands, its work, its collectives."""
         candidate, graph = self.decoded.candidates[op.index], self.encoded.graph
@@ -99,6 +110,8 @@ class OpTasks:
         if graph.is_transfer(op):
             self._transfer(op, self.bodies.by_region[body])
         needs = self._needs(op, body)
+        if op.index in self.encoder.buffers.update_waits and self._computes_update(op.index):
+            needs |= self._read_by_update(op, body)
         if not self.encoder.buffers.again.isdisjoint(op.results):
             self._behind[op.results[0]] = body, needs.copy()
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
@@ -167,6 +180,14 @@ class OpTasks:
             self._wait(self._barriers[op.index], body)
         found = self._waits.pop(op.index, None)
         return self._moved_operands(op, body) if found is None else found
+
+    def _read_by_update(self, product: Op, body: int) -> set[int]:
+        """Tasks that make what an update reads besides the product that computes it."""
+        graph = self.encoded.graph
+        after = [graph.ops[index] for index in self.encoder.buffers.computed_with[product.index]]
+        own = {*product.results, *(value for op in after for value in op.results)}
+        read = {value for op in after for value in op.operands} - own
+        return set().union(*(self.bodies.needs(value, body) for value in read))
 
     def _wait(self, barrier: Sequence[Op], body: int) -> None:
         """A task of no work, after all operands of a barrier and before all that read it."""

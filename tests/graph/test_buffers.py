@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,6 +79,30 @@ def test_a_tpu_computes_an_update_with_the_product_that_is_its_gradient(
 ) -> None:
     graph, gradient = step(waits=waits)
     assert (gradient in buffers_of(graph, machine).unless_summed) == is_with_update
+
+
+def with_a_sum(x: jax.Array, dy: jax.Array, weights: jax.Array) -> jax.Array:
+    gradient, late = x @ dy, dy @ x
+    return weights - (gradient + late.sum(1))
+
+
+def with_a_product(x: jax.Array, dy: jax.Array, weights: jax.Array) -> jax.Array:
+    gradient, late = x @ dy, dy @ x
+    return weights - (gradient + late)
+
+
+@pytest.mark.parametrize(
+    ("update", "computes", "waits_for"), [(with_a_sum, 0, "reduce"), (with_a_product, 1, None)]
+)
+def test_the_last_product_of_an_update_computes_it_and_waits_for_what_else_it_reads(
+    update: Callable[..., jax.Array], computes: int, waits_for: str | None
+) -> None:
+    graph, _ = exported(update, *[jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 3, mesh="x=4")
+    buffers = buffers_of(graph, "tpu-v5e")
+    products = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
+    assert buffers.unless_summed == {products[computes].results[0]}
+    waits = {op: graph.ops[last].name for op, last in buffers.update_waits.items()}
+    assert waits == ({products[computes].index: waits_for} if waits_for else {})
 
 
 def test_a_product_that_another_reads_too_is_written() -> None:
