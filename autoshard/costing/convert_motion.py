@@ -16,6 +16,7 @@ from autoshard.graph.dataflow import source_of
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.splats import is_filled, splats
+from autoshard.graph.stacks import stacked_by
 
 _REARRANGES = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
@@ -68,7 +69,7 @@ class ReadBits:
             is_fused = op.op_class in (OpClass.GATHER, OpClass.ELEMENTWISE)
             is_fused |= any(value in with_products for value in op.results)
             is_made = op.kind is OpKind.COMPUTE and is_fused
-            if len(op.results) != 1 or not (is_made or _stacked_by(self.graph, op)):
+            if len(op.results) != 1 or not (is_made or stacked_by(self.graph, op)):
                 continue
             (value,) = op.results
             readers = [self.graph.ops[i] for i in self.graph.consumers[value]]
@@ -111,7 +112,7 @@ def _narrowed(
         return max(reads, default=value.bits)
 
     for op in reversed(graph.ops):  # an op that only rearranges sends what its readers take
-        stacking = _stacked_by(graph, op)
+        stacking = stacked_by(graph, op)
         if stacking is not None:
             narrowed |= _narrowed_stack(graph, backend, op, stacking, narrowed)
             continue
@@ -120,15 +121,6 @@ def _narrowed(
             if bits < graph.values[value].bits:
                 narrowed[op.index, position] = bits
     return narrowed
-
-
-def _stacked_by(graph: Graph, join: Op) -> Op | None:
-    """The op that writes one slice of a loop's carry each run, which nothing else does to it."""
-    if join.name != "while" or join.kind is not OpKind.JOIN or len(join.operands) != 2:
-        return None
-    op = graph.maker(join.operands[1])
-    is_stack = op.name == "dynamic_update_slice" and op.operands[0] == join.results[0]
-    return op if is_stack and graph.consumers[op.results[0]] == [join.index] else None
 
 
 def _narrowed_stack(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 from autoshard.backends import get_backend
 from autoshard.costing.tiles import shared_order, tiled_bytes
 from autoshard.graph.moved_parts import MovedParts
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.stacks import written_stacks
 from solvers import evaluate
 from tests.planner.graphs import (
     Program,
@@ -25,6 +28,7 @@ from tests.planner.graphs import (
     plan,
     wishes_for,
 )
+from tests.planner.traced import exported
 
 TILING = get_backend("tpu").layout
 
@@ -188,3 +192,30 @@ def test_what_the_solver_counts_for_a_tpu_is_all_but_the_tables_of_pointers() ->
 def test_tiles_of_images_hold_batch_and_channels(shape: tuple[int, ...], held: int) -> None:
     assert tiled_bytes(shape, 32, TILING, ((0, 3), (3, 0))) == held
     assert tiled_bytes(shape, 32, TILING) <= held
+
+
+@pytest.mark.parametrize(
+    ("machine", "slices", "held"),
+    [
+        ("tpu-v5e", (4, 64, 64), 512 * 4 * 64 * 128),  # not 512 along the lanes
+        ("tpu-v5e", (512, 64), 512 * 512 * 64),
+        ("tpu-v5e", (64,), 512 * 128),
+        ("h100", (4, 64, 64), 512 * 4 * 64 * 64),
+    ],
+)
+def test_slices_of_a_stack_that_a_loop_writes_lie_one_after_the_other(
+    machine: str, slices: tuple[int, ...], held: int
+) -> None:
+    def step(state: jax.Array) -> jax.Array:
+        def loss(state: jax.Array) -> jax.Array:
+            last, _ = jax.lax.scan(lambda s, _: (jnp.tanh(s) * jnp.sin(s), None), state, length=512)
+            return (last**2).sum()
+
+        return jax.grad(loss)(state)
+
+    graph, wishes = exported(step, jax.ShapeDtypeStruct(slices, jnp.float32), mesh="x=4")
+    room = encoder_for(graph, "x=4", wishes, hardware=machine).room
+    kept = [v for v in written_stacks(graph) if graph.maker(v).kind is OpKind.JOIN]
+    assert len(kept) > 1
+    whole = ((),) * (len(slices) + 1)
+    assert {room.held_bytes(graph.values[value], whole) for value in kept} == {4 * held}
