@@ -159,7 +159,7 @@ class KernelTime:
         if op.op_class is OpClass.MATMUL:
             far = self.reads.from_hbm(op, reads, one_waits) if single is None else None
             more = self.matmuls.start_seconds(op) - costing.launch_seconds
-            started = seconds + more + self.matmuls.ragged_seconds(op, arrays)
+            started = seconds + more + self.matmuls.ragged_seconds(op, candidates)
             seconds = np.where(seconds > 0.0, started, 0.0)
             seconds += self.epilogue.more_seconds(op, candidates, flops, num_bytes, seconds, far)
             seconds += costing.window_seconds(flops, dtype)

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from autoshard.costing.candidate_arrays import CandidateArrays
+from autoshard.costing.candidate_arrays import written_layouts
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.local_products import (
     grouped_share,
@@ -33,7 +33,7 @@ class MatmulTime:
 
     def __init__(self, facts: ProgramFacts) -> None:
         self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
-        self.compute = facts.costing.model.hardware.compute
+        self.tiles, self.compute = facts.tiles, facts.costing.model.hardware.compute
         self.backend = facts.costing.backend
         self.layout = self.backend.layout
 
@@ -85,8 +85,11 @@ class MatmulTime:
         first = np.where(summed > 2 * side, num_bytes * side / 2 / summed, 0.0)
         return np.asarray(np.maximum(arithmetic, num_bytes / rate) + (made + first) / rate)
 
-    def ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
-        """Seconds of a ragged matmul of all groups beside its arithmetic."""
+    def ragged_seconds(self, op: Op, candidates: Candidates) -> FloatArray | float:
+        """Seconds of a ragged matmul of all groups beside its arithmetic.
+
+        Rows of its result fill whole lanes.
+        """
         clock, cycles = self.compute.clock_hertz, self.layout.ragged_cycles
         is_grouped = grouped_share(op, self.layout.ragged_tile_rows) < 1.0
         if op.name != "ragged_dot" or not clock or not cycles or is_grouped:
@@ -95,8 +98,11 @@ class MatmulTime:
         pairs = prod(groups) ** 2
         if len(rows) == len(matrices):
             return cycles[1] * pairs / clock
-        elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
-        return cycles[0] * pairs * elements / clock
+        (result,) = op.results
+        shards = self.costing.arrays(candidates).result_shards[0]
+        elements = prod(self.graph.values[result].shape) / shards
+        elements *= self.tiles.row_share(result, written_layouts(candidates))
+        return np.asarray(cycles[0] * pairs * elements / clock)
 
     def singly_bytes(self, op: Op, candidates: Candidates) -> FloatArray | None:
         """float64[num_candidates]: as how many bytes products count that are summed singly.
