@@ -140,5 +140,9 @@ class MatmulEpilogue:
 
 
 def is_apart(candidate: Candidate) -> bool:
-    """True where what a matmul makes is summed before anything is computed of it."""
-    return bool(candidate.reduced or candidate.scattered or candidate.streamed)
+    """True where what a matmul makes is summed before anything is computed of it.
+
+    Not where one sum serves several runs: what these add up is not summed yet.
+    """
+    is_summed = candidate.runs_per_sum == 1 and (candidate.reduced or candidate.scattered)
+    return bool(is_summed or candidate.streamed)

@@ -126,7 +126,7 @@ class Vmem:
             buffers.updates,
             loop_reads,
             _loop_capacity(graph, loop_reads, capacity),
-            _carried_capacity(graph, buffers, capacity),
+            _carried_capacity(graph, buffers, capacity) if any_maker else {},
             buffers_behind(graph, buffers),
         )
 

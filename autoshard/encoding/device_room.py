@@ -154,6 +154,10 @@ class DeviceRoom:
         if value.index in self.stacks and len(value.shape) > 1:
             return tuple(permutations(range(1, len(value.shape)), 2)) or ((0, 1),)
         order = self.tiles.shared_order(value.index, layout)
+        if order is None and value.index in self.tiles.lanes:
+            lanes = self.tiles.lanes[value.index]
+            every = permutations(range(len(value.shape)), 2)
+            return tuple((row, lane) for row, lane in every if lane in lanes)
         return None if order is None else (order,)
 
     def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
