@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from autoshard.backends import get_backend
 from autoshard.costing.tiles import shared_order, tiled_bytes
 from autoshard.graph.moved_parts import MovedParts
-from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.stacks import written_stacks
 from solvers import evaluate
 from tests.planner.graphs import (
@@ -206,8 +207,8 @@ def test_tiles_of_images_hold_batch_and_channels(shape: tuple[int, ...], held: i
 def test_slices_of_a_stack_that_a_loop_writes_lie_one_after_the_other(
     machine: str, slices: tuple[int, ...], held: int
 ) -> None:
-    def step(state: jax.Array) -> jax.Array:
-        def loss(state: jax.Array) -> jax.Array:
+    def step(state: jax.Array) -> Any:
+        def loss(state: jax.Array) -> Any:
             last, _ = jax.lax.scan(lambda s, _: (jnp.tanh(s) * jnp.sin(s), None), state, length=512)
             return (last**2).sum()
 
@@ -219,3 +220,20 @@ def test_slices_of_a_stack_that_a_loop_writes_lie_one_after_the_other(
     assert len(kept) > 1
     whole = ((),) * (len(slices) + 1)
     assert {room.held_bytes(graph.values[value], whole) for value in kept} == {4 * held}
+
+
+@pytest.mark.parametrize(("machine", "rows", "lanes"), [("tpu-v5p", 56, 128), ("h100", 49, 49)])
+def test_no_batch_of_a_matmul_fills_the_lanes_of_its_result(
+    machine: str, rows: int, lanes: int
+) -> None:
+    """As libtpu 0.0.52 has the scores of 512 windows of 49 pixels."""
+
+    def scores(queries: jax.Array, keys: jax.Array) -> Any:
+        return jnp.tanh(jnp.einsum("wqe,wke->wqk", queries, keys)).sum(0)
+
+    windows = jax.ShapeDtypeStruct((512, 49, 32), jnp.float32)
+    graph, wishes = exported(scores, windows, windows, mesh="x=4")
+    (product,) = (op for op in graph.ops if op.op_class is OpClass.MATMUL)
+    room = encoder_for(graph, "x=4", wishes, hardware=machine).room
+    value = graph.values[product.results[0]]
+    assert room.held_bytes(value, ((), (), ())) == 512 * rows * lanes * 4
