@@ -62,7 +62,7 @@ class Buffers:
         turned_rows: By reshape, the value that is copied to another dimension order for it.
         again: Values that are written for gathers alone: all else computes them.
         update_waits: By op index of a product that computes an update unless devices have to sum
-            what it makes, a later op whose result the update reads.
+            what it makes, a later op that it waits for.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         written: By value on the way from a product, what is written in its place.
         turned: Dimension orders, where a compiler keeps those in which matmuls write.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 
 from autoshard.graph.dataflow import trace_forward
+from autoshard.graph.last_uses import loop_of
 from autoshard.graph.op_traits import (
     ELEMENTWISE,
     FUSIBLE,
@@ -110,7 +111,7 @@ def updating_products(graph: Graph) -> dict[int, list[int]]:
 
 
 def update_waits(graph: Graph, updated: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """By product that computes an update, a later op that it waits for.
+    """By product that computes an update, a later op that it waits for: after a loop, not in it.
 
     Args:
         graph: The program.
@@ -124,7 +125,8 @@ def update_waits(graph: Graph, updated: Mapping[int, Sequence[int]]) -> dict[int
         others -= {made, *(value for index in after for value in graph.ops[index].results)}
         last = max((there[value] for value in others), default=0)
         if last > product:
-            found[product] = last
+            loop = loop_of(graph, graph.ops[last])
+            found[product] = loop.stop if loop else last
     return found
 
 

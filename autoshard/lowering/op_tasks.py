@@ -8,6 +8,7 @@ from math import inf
 
 from autoshard.backends import SchedulePolicy
 from autoshard.costing.costing import Costing
+from autoshard.costing.matmul_epilogue import is_apart
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
@@ -88,20 +89,19 @@ class OpTasks:
         for op in self.encoded.graph.ops:
             if every or op.op_class in PRODUCTS:
                 yield op.index
-            made = self.decoded.candidates.get(op.index)
-            if op.op_class in PRODUCTS and made and not (made.reduced or made.scattered):
+            if op.op_class in PRODUCTS and self._writes_what_follows(op.index):
                 yield from self.encoder.buffers.computed_with.get(op.index, ())
 
     def waits_behind(self) -> dict[int, int]:
         """By op, a later one that it waits for: to join its kernel, or to compute an update."""
         waits = self.encoder.buffers.update_waits
-        late = {product: waits[product] for product in waits if self._computes_update(product)}
+        late = {one: waits[one] for one in waits if self._writes_what_follows(one)}
         return {**self.encoder.buffers.joined, **late}
 
-    def _computes_update(self, product: int) -> bool:
-        """True where devices do not have to sum what a product of an update makes."""
-        made = self.decoded.candidates[product]
-        return not (made.reduced or made.scattered)
+    def _writes_what_follows(self, product: int) -> bool:
+        """True where devices do not have to sum first what a product makes."""
+        made = self.decoded.candidates.get(product)
+        return made is not None and not is_apart(made)
 
     def add(self, op: Op) -> None:
         """The tasks of one op: what moves its operands, its work, its collectives."""
@@ -110,7 +110,7 @@ class OpTasks:
         if graph.is_transfer(op):
             self._transfer(op, self.bodies.by_region[body])
         needs = self._needs(op, body)
-        if op.index in self.encoder.buffers.update_waits and self._computes_update(op.index):
+        if op.index in self.encoder.buffers.update_waits and self._writes_what_follows(op.index):
             needs |= self._read_by_update(op, body)
         if not self.encoder.buffers.again.isdisjoint(op.results):
             self._behind[op.results[0]] = body, needs.copy()

@@ -269,6 +269,26 @@ def test_a_tied_embedding_is_updated_with_the_gradient_of_logits_after_that_of_r
     assert order.index(rows) < order.index(gradient)
 
 
+def test_a_gradient_that_computes_an_update_waits_for_the_loop_that_adds_to_it() -> None:
+    def loss(weight: jax.Array, rows: jax.Array) -> Any:
+        hidden, _ = jax.lax.scan(lambda h, _: (jnp.tanh(h @ weight), None), rows, length=5)
+        return (jnp.sin(hidden @ weight) ** 2).sum()
+
+    def step(weight: jax.Array, rows: jax.Array) -> jax.Array:
+        updated: jax.Array = weight - 0.1 * jax.grad(loss)(weight, rows)
+        return updated
+
+    shapes = [(512, 512), (128, 512)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    shardings = {"in_shardings": (jax.P("x"), jax.P()), "out_shardings": jax.P("x")}
+    graph, wishes = exported(step, *arguments, mesh="x=4", **shardings)
+    found = plan(graph, "x=4", wishes, None, "tpu-v5e")
+    order = found.account.memory.order
+    ((gradient, after),) = found.encoder.buffers.update_waits.items()
+    in_loop = [op.index for op in graph.ops[:after] if op.region and op.index > gradient]
+    assert order.index(gradient) > max(map(order.index, in_loop))
+
+
 @pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
 def test_what_is_read_behind_a_barrier_waits_for_all_that_the_barrier_waits_for(
     hardware: str,
