@@ -5,8 +5,9 @@ computations; what it does not know (data-flow edges, reshards, Shardy's collect
 refuse the module. On global values those are all the identity, so each becomes a constraint. So do
 the shardings of what convolutions, FFTs, pools, pads, slices and concatenations read and make: cut
 as other ops ask, within a group, in space by some of the axes alone, along a transform, or in
-shards of the size of a slice of them, they are wrong, or end the process (jaxlib 0.10.2). Host CPUs
-compute an FFT in the dimension order of its shape alone: it keeps that.
+shards of the size of a slice of them, they are wrong, or end the process (jaxlib 0.10.2). Likewise
+of a reduction that no all-reduce computes: cut along what it reduces, it does not compile. Host
+CPUs compute an FFT in the dimension order of its shape alone: it keeps that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from autoshard.apply.nested_ops import operations_of
 from autoshard.export.collective_ops import KIND_BY_OP
 from autoshard.export.named_computations import inline_named_computations
+from autoshard.frontend.op_rules import has_all_reduce
 from autoshard.mlir_modules import (
     RULE,
     SHARDING,
@@ -63,7 +65,7 @@ def make_runnable(module: Module) -> None:
     for op in list(operations_of(module.operation)):
         if op.name == "stablehlo.fft":
             _keep_order(op)
-        if op.name in _HELD:
+        if op.name in _HELD or not has_all_reduce(op):
             _hold(op)
     for op in list(operations_of(module.operation)):
         if op.name == "sdy.data_flow_edge":

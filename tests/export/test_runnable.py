@@ -35,3 +35,27 @@ module @m attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i3
 def test_what_is_sliced_whole_and_then_cut_is_not_cut_before_it_is_sliced() -> None:
     """Cut before, the rows and their tensor have shards of one size: XLA gathers the wrong ones."""
     compile_text(runnable_module(SLICED_AND_CUT), 8)
+
+
+XORED_AND_CUT = f"""
+module @m attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32}} {{
+  sdy.mesh @mesh = <["a"=4, "b"=2]>
+  func.func public @main(%x: tensor<8x5xi32> {{sdy.sharding = {WHOLE}}})
+      -> (tensor<5xi32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}]>}},
+          tensor<8x5xi32> {{sdy.sharding = {CUT}}}) {{
+    %y = stablehlo.not %x {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{}}]>]>}}
+      : tensor<8x5xi32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %rows = stablehlo.reduce(%y init: %zero) applies stablehlo.xor across dimensions = [0] {{
+      sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}]>]>}}
+      : (tensor<8x5xi32>, tensor<i32>) -> tensor<5xi32>
+    %piece = sdy.all_slice [{{"a"}}, {{}}] %y out_sharding=<@mesh, [{{"a"}}, {{}}]>
+      : tensor<8x5xi32>
+    return %rows, %piece : tensor<5xi32>, tensor<8x5xi32>
+  }}
+}}"""
+
+
+def test_what_no_all_reduce_computes_is_reduced_whole() -> None:
+    """Cut, XLA reduces it on each device and refuses the all-reduce of an `xor` on host CPUs."""
+    compile_text(runnable_module(XORED_AND_CUT), 8)
