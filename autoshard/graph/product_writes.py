@@ -111,7 +111,9 @@ def updating_products(graph: Graph) -> dict[int, list[int]]:
 
 
 def update_waits(graph: Graph, updated: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """By product that computes an update, a later op that it waits for: after a loop, not in it.
+    """By product that computes an update, a later op that it waits for.
+
+    Where that makes a loop's result, it is the op after the loop.
 
     Args:
         graph: The program.
