@@ -34,6 +34,16 @@ def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
     return op.name == "reshape" and producer.name == "slice"
 
 
+def is_within_equation(graph: Graph, op: Op, position: int) -> bool:
+    """True of an operand that one equation makes and goes on with element by element.
+
+    No constraint can stand between the two: what is looked up and filled where out of bounds.
+    """
+    producer = graph.maker(op.operands[position])
+    is_one = op.equation != "" and op.equation == producer.equation
+    return is_one and op.op_class is OpClass.ELEMENTWISE
+
+
 def _is_stacked(op: Op, producer: Op) -> bool:
     """True of an op that joins the results of an unrolled loop, all or some of its runs."""
     is_piece = producer.name == "while" or producer.name in _STACKS

@@ -118,3 +118,13 @@ class ReadCosts:
         """Costs of an operand that nothing can move, where some choice leaves it in place."""
         moves = table.moves.take(rows, 0).take(columns, 1)
         return costs if moves.all() else np.where(moves, FORBIDDEN, costs)
+
+    def rather_behind(
+        self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """Costs of an operand whose move, which counts twice, can be told behind its reader alone.
+
+        Where both cost the same, the result is moved.
+        """
+        moves = table.moves.take(rows, 0).take(columns, 1)
+        return np.where(moves & (costs < FORBIDDEN), 2 * costs + 1, costs)

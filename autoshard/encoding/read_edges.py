@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.hidden_communication import Hidden
-from autoshard.encoding.left_in_place import is_left_in_place
+from autoshard.encoding.left_in_place import is_left_in_place, is_within_equation
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
@@ -147,6 +147,8 @@ class ReadEdges:
         costs = prices.with_order(costs, op, position, rows, columns)
         if is_left_in_place(self._graph, op, position):
             costs = prices.where_made(costs, table, rows, columns)
+        elif is_within_equation(self._graph, op, position):
+            costs = prices.rather_behind(costs, table, rows, columns)
         return costs
 
     def _operand_copies(

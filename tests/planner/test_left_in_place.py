@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.encoding.left_in_place import is_left_in_place
+from autoshard.encoding.left_in_place import is_left_in_place, is_within_equation
 from autoshard.graph.program import OpClass
 from tests.planner.graphs import plan
 from tests.planner.traced import exported
@@ -115,3 +115,22 @@ def test_what_the_runs_of_an_unrolled_loop_make_is_stacked_where_it_is(length: i
     joined = graph.maker(result.operands[0])
     assert joined.name == ("concatenate" if length == 2 else "reshape")
     assert is_left_in_place(graph, joined, len(joined.operands) - 1)
+
+
+def test_rows_looked_up_are_filled_where_out_of_bounds_as_they_are_sharded() -> None:
+    """XLA chooses its own way where an equation looks up a row and selects, moves between."""
+
+    def fn(rows: jax.Array) -> Any:
+        row = rows.at[3].get(mode="fill", fill_value=0)
+        return jnp.sort(row, 0), jnp.sort(row, 1), row
+
+    rows = jax.ShapeDtypeStruct((8, 8, 24), jnp.float32)
+    asked = {"in_shardings": P(None, "y", "x"), "out_shardings": (P(), P(), P())}
+    graph, wishes = exported(fn, rows, mesh="x=2,y=4", **asked)
+    decoded = plan(graph, "x=2,y=4", wishes, None, "cpu-host").decoded
+    (look_up,) = (op for op in graph.ops if op.op_class is OpClass.GATHER)
+    (select,) = (op for op in graph.ops if look_up.results[0] in op.operands)
+    assert select.name == "select"
+    place = select.operands.index(look_up.results[0])
+    assert is_within_equation(graph, select, place)
+    assert decoded.candidates[select.index].operands[place] == decoded.layouts[look_up.results[0]]
