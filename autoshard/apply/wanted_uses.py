@@ -102,8 +102,8 @@ def wanted_uses(
             reader = _reader(op, position, operand_paths)
             place = _place_before_lowering(graph, op, position, reader, operand_paths)
             stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
-            is_way = len(reshard_steps(encoded, decoded, op, position)) > 1
-            readers = 0 if stops or is_way else _num_gathering(encoded, decoded, op, position)
+            is_way = bool(stops) or len(reshard_steps(encoded, decoded, op, position)) > 1
+            readers = 0 if is_way else _num_gathering(encoded, decoded, op, position)
             if readers == 1 or (readers and merges_all_gathers):
                 continue
             way = (*stops, wanted[position])

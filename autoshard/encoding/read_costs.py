@@ -122,9 +122,9 @@ class ReadCosts:
     def rather_behind(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
-        """Costs of an operand whose move, which counts twice, can be told behind its reader alone.
+        """Costs of an operand before whose reader no constraint can stand: a move counts twice.
 
-        Where both cost the same, the result is moved.
+        So the reader's result is moved where that costs the same.
         """
         moves = table.moves.take(rows, 0).take(columns, 1)
         return np.where(moves & (costs < FORBIDDEN), 2 * costs + 1, costs)

@@ -123,13 +123,25 @@ def update_waits(graph: Graph, updated: Mapping[int, Sequence[int]]) -> dict[int
     found = {}
     for made, after in updated.items():
         product = graph.maker(made).index
-        others = {value for index in after for value in graph.ops[index].operands}
-        others -= {made, *(value for index in after for value in graph.ops[index].results)}
+        others = read_beside(graph, product, after)
         last = max((there[value] for value in others), default=0)
         if last > product:
             loop = loop_of(graph, graph.ops[last])
             found[product] = loop.stop if loop else last
     return found
+
+
+def read_beside(graph: Graph, product: int, after: Sequence[int]) -> set[int]:
+    """Values that ops computed with a product read, and that none of these makes.
+
+    Args:
+        graph: The program.
+        product: Its op index.
+        after: The ops that are computed with it.
+    """
+    ops = [graph.ops[index] for index in (product, *after)]
+    made = {value for op in ops for value in op.results}
+    return {value for op in ops[1:] for value in op.operands} - made
 
 
 def updates(

@@ -16,6 +16,7 @@ from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.barriers import barriers
 from autoshard.graph.computed_again import computes_again
 from autoshard.graph.op_traits import renames
+from autoshard.graph.product_writes import read_beside
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros, starts_as_zeros
 from autoshard.layouts import Layout
@@ -55,6 +56,7 @@ class OpTasks:
     _outputs: OptimizerOutputs = field(init=False)
     _sent_bits: Mapping[SharedStep, int] = field(init=False)
     _covering: frozenset[int] = field(init=False)
+    _late: Mapping[int, int] = field(init=False)  # by product of an update, what it waits for
     _products: list[int] = field(default_factory=list)  # kernels of matmuls
     _moved: dict[SharedStep, TaskRef] = field(default_factory=dict)
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
@@ -69,6 +71,8 @@ class OpTasks:
         self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
         self._sent_bits = self._steps.sent_bits()
         self._covering = frozenset(self._find_covering())
+        waits = self.encoder.buffers.update_waits
+        self._late = {one: waits[one] for one in waits if self._writes_what_follows(one)}
         if self._schedule_policy.orders_for_memory:  # others remove barriers before they order
             for barrier in barriers(self.encoded.graph):
                 decided = [op for op in barrier if op.index in self.decoded.candidates]
@@ -94,9 +98,7 @@ class OpTasks:
 
     def waits_behind(self) -> dict[int, int]:
         """By op, a later one that it waits for: to join its kernel, or to compute an update."""
-        waits = self.encoder.buffers.update_waits
-        late = {one: waits[one] for one in waits if self._writes_what_follows(one)}
-        return {**self.encoder.buffers.joined, **late}
+        return {**self.encoder.buffers.joined, **self._late}
 
     def _writes_what_follows(self, product: int) -> bool:
         """True where devices do not have to sum first what a product makes."""
@@ -110,8 +112,10 @@ class OpTasks:
         if graph.is_transfer(op):
             self._transfer(op, self.bodies.by_region[body])
         needs = self._needs(op, body)
-        if op.index in self.encoder.buffers.update_waits and self._writes_what_follows(op.index):
-            needs |= self._read_by_update(op, body)
+        if op.index in self._late:
+            after = self.encoder.buffers.computed_with[op.index]
+            read = read_beside(graph, op.index, after)
+            needs.update(*(self.bodies.needs(value, body) for value in read))
         if not self.encoder.buffers.again.isdisjoint(op.results):
             self._behind[op.results[0]] = body, needs.copy()
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
@@ -180,14 +184,6 @@ class OpTasks:
             self._wait(self._barriers[op.index], body)
         found = self._waits.pop(op.index, None)
         return self._moved_operands(op, body) if found is None else found
-
-    def _read_by_update(self, product: Op, body: int) -> set[int]:
-        """Tasks that make what an update reads besides the product that computes it."""
-        graph = self.encoded.graph
-        after = [graph.ops[index] for index in self.encoder.buffers.computed_with[product.index]]
-        own = {*product.results, *(value for op in after for value in op.results)}
-        read = {value for op in after for value in op.operands} - own
-        return set().union(*(self.bodies.needs(value, body) for value in read))
 
     def _wait(self, barrier: Sequence[Op], body: int) -> None:
         """A task of no work, after all operands of a barrier and before all that read it."""
