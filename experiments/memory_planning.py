@@ -136,6 +136,7 @@ PROGRAMS = (
 )
 MACHINES = (
     Machine("tpu-v5e", "data=4,model=4", "v5e:4x4"),
+    Machine("tpu-v5p", "data=4,model=2", "v5p:2x2x2"),
     Machine("h100:8", "data=4,model=2", "8xH100"),
 )
 SHARES = (0.5, 0.35, 0.7, 0.2, 1.0)
@@ -157,10 +158,10 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """All cells, those of one program and budget together."""
-    for machine in MACHINES:
-        for share in SHARES:
-            for program in PROGRAMS:
+    """All cells, those of one program, machine and budget together."""
+    for share in SHARES:
+        for program in PROGRAMS:
+            for machine in MACHINES:
                 for way in _ways(program):
                     yield Cell(program, machine, share, way)
 
