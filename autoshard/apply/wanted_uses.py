@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
+from autoshard.apply.reshard_stops import stops_before, stops_between
+from autoshard.apply.shared_moves import Alike, Move, shared_by_reads, with_shared_paths
+from autoshard.apply.use_places import place_before_lowering, places_alike, reader_of
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.graph.dataflow import before_lowering, source_of
-from autoshard.graph.op_traits import is_constraint, passes_through
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import is_constraint
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
-from autoshard.reshard import Step, StepKind, is_in_turn
 from autoshard.sharding import Sharding
-from autoshard.use_paths import join_uses
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
 _DECIDES_BY_OPERANDS = frozenset(
@@ -28,11 +28,8 @@ _DECIDES_BY_OPERANDS = frozenset(
         OpClass.CUSTOM,
     }
 )
-_LOOP_BODIES = ("jaxpr", "body_jaxpr", "body")  # of a scan, of a while, of one in a module
 _HAS_USES = frozenset({OpKind.COMPUTE, OpKind.JOIN, OpKind.ENTER_MANUAL})
 _MOVES = _HAS_USES | {OpKind.CONSTRAINT}
-_BARRIER = "optimization_barrier"
-_HAS_REGIONS = frozenset({OpKind.JOIN, OpKind.ENTER_MANUAL})
 
 
 def wanted_uses(
@@ -80,7 +77,7 @@ def wanted_uses(
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
-    alike: dict[_Move, _Alike] = {}
+    alike: dict[Move, Alike] = {}
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
@@ -99,24 +96,24 @@ def wanted_uses(
             is_slice = refines(wanted[position], have)
             if is_slice and have == decoded.layouts[value] and _follows_result(graph, op):
                 continue
-            reader = _reader(op, position, operand_paths)
-            place = _place_before_lowering(graph, op, position, reader, operand_paths)
-            stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
+            reader = reader_of(op, position, operand_paths)
+            place = place_before_lowering(graph, op, position, reader, operand_paths)
+            stops = [] if is_slice else stops_before(encoded, decoded, op, position)
             is_way = bool(stops) or len(reshard_steps(encoded, decoded, op, position)) > 1
             readers = 0 if is_way else _num_gathering(encoded, decoded, op, position)
             if readers == 1 or (readers and merges_all_gathers):
                 continue
             way = (*stops, wanted[position])
             is_entered = op.name == "while" and position == 0
-            for also in _places_alike(graph, op, place, reader, operand_paths):
+            for also in places_alike(graph, op, place, reader, operand_paths):
                 use = f"{reader}<{also}"
                 named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
                 found |= named
                 if (op.kind is OpKind.COMPUTE or is_entered) and not is_slice:
                     source, bits = operand_paths[reader][also], encoded.read_bits.to(op, position)
                     for path in named:
-                        move = _Move(op.region, source or "", way, path.removeprefix(use), bits)
-                        alike.setdefault(move, _Alike()).paths[path] = path
+                        move = Move(op.region, source or "", way, path.removeprefix(use), bits)
+                        alike.setdefault(move, Alike()).paths[path] = path
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     found |= _before_asked(encoded, decoded)
@@ -125,119 +122,17 @@ def wanted_uses(
         (read,) = graph.maker(value).operands
         have, want = decoded.layouts[read], decoded.layouts[value]
         is_made_anywhere = graph.maker(read).kind is OpKind.FREE
-        stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
+        stops = [] if is_made_anywhere else stops_between(encoded, value, have, want)
         way = (*stops, want, *_after_asked(encoded, decoded, value))
         found |= zip(_steps(use, way), map(parts.to_sharding, way), strict=True)
     asked = {use for use, _ in asked_uses(graph)}
-    shared = _outside_calls(graph, alike, operand_paths)
-    return _shared(found, [paths for paths in shared if asked.isdisjoint(paths)])
+    shared = shared_by_reads(graph, alike, operand_paths)
+    return with_shared_paths(found, [paths for paths in shared if asked.isdisjoint(paths)])
 
 
 def _steps(use: str, way: Sequence[Layout]) -> list[str]:
     """Paths of the stops on the way to a use, and its own."""
     return [*(f"{use}~{number}" for number in range(len(way) - 1)), use]
-
-
-def _shared(found: dict[str, Sharding], alike: Sequence[dict[str, str]]) -> dict[str, Sharding]:
-    """The same with one path for reads of one value in one sharding."""
-    order = {path: number for number, path in enumerate(found)}
-    path_of: dict[str, str] = {}
-    for uses in alike:
-        there = dict.fromkeys(uses[path] for path in sorted(uses, key=order.__getitem__))
-        if len(there) > 1:
-            path_of |= dict.fromkeys(uses, join_uses(list(there)))
-    return {path_of.get(path, path): sharding for path, sharding in found.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """A move that the compiler makes once for all reads in a body.
-
-    Args:
-        region: Of the reads.
-        source: The path of the value in the body.
-        way: Its layouts on the way.
-        step: The suffix of the step that this is.
-        bits: Of an element that is sent.
-    """
-
-    region: int
-    source: str
-    way: tuple[Layout, ...]
-    step: str
-    bits: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Reads that a move serves: by their paths, those in the body of the move.
-
-    `inside` holds the same reads by bodies of calls.
-    """
-
-    paths: dict[str, str] = field(default_factory=dict)
-    inside: list[_Alike] = field(default_factory=list)
-
-    def shared(self) -> Iterator[dict[str, str]]:
-        """Outside of calls as far as that makes several reads share a move."""
-        if self.inside and len(set(self.paths.values())) == 1:
-            for one in self.inside:
-                yield from one.shared()
-        else:
-            yield self.paths
-
-
-def _outside_calls(
-    graph: Graph,
-    alike: Mapping[_Move, _Alike],
-    operand_paths: Mapping[str, tuple[str | None, ...]],
-) -> Iterator[dict[str, str]]:
-    """Reads that share a move, those of the body of a call (`jit`) as a read of the call.
-
-    So where the body reads its argument nowhere else.
-    """
-    waiting = dict(alike)
-    have_regions = {
-        op.equation for op in graph.ops if op.kind in _HAS_REGIONS and op.name != _BARRIER
-    }
-    while waiting:
-        move = max(waiting, key=lambda move: move.source.count("/"))
-        reads = waiting.pop(move)
-        at = _read_by_call(graph, move, len(set(reads.paths.values())), operand_paths, have_regions)
-        if at is None:
-            yield from reads.shared()
-            continue
-        call, number = at
-        source = operand_paths[call][number]
-        outer = waiting.setdefault(replace(move, source=source or ""), _Alike())
-        outer.paths.update(dict.fromkeys(reads.paths, f"{call}<{number}{move.step}"))
-        outer.inside.append(reads)
-
-
-def _read_by_call(
-    graph: Graph,
-    move: _Move,
-    num_reads: int,
-    operand_paths: Mapping[str, tuple[str | None, ...]],
-    have_regions: Set[str],
-) -> tuple[str, int] | None:
-    """The call and its operand that a body reads so often; None where it has other reads.
-
-    Equations that have regions are no calls: loops and branches.
-    """
-    body, _, name = move.source.rpartition("/")
-    call, number = body.rpartition(".")[0], name.removeprefix("in.")
-    inside = (paths for at, paths in operand_paths.items() if at.startswith(f"{body}/"))
-    value = graph.value_by_path.get(move.source)
-    is_of_call = (
-        number != name
-        and call in operand_paths
-        and call not in have_regions
-        and value is not None
-        and sum(paths.count(move.source) for paths in inside) == num_reads
-        and graph.value_by_path.get(operand_paths[call][int(number)] or "") == value
-    )
-    return (call, int(number)) if is_of_call else None
 
 
 def _follows_result(graph: Graph, op: Op) -> bool:
@@ -293,112 +188,6 @@ def _is_gathered_by(encoded: Encoded, decoded: Decoded, op: Op, position: int) -
     )
 
 
-def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None, ...]]) -> str:
-    """The equation that reads an operand, or the results of the body that ends in it."""
-    if op.kind is not OpKind.JOIN:
-        return op.equation
-    if op.name == "case":  # each branch ends in its own use
-        return f"{op.equation}.branches[{position}]/out"
-    if op.name == "while" and position > 0:  # what goes round again
-        ends = (f"{op.equation}.{body}/out" for body in _LOOP_BODIES)
-        return next((end for end in ends if end in operand_paths), op.equation)
-    return op.equation
-
-
-def _times_read_before(graph: Graph, op: Op, position: int) -> int:
-    """Reads of an operand before that, by an equation or by a loop that carries several values.
-
-    An equation may be lowered to an op for each of its operands (`stack`).
-    """
-    value, own = op.operands[position], _operand_rank(graph, op)
-    if not _is_one_of_several(op):
-        return 0
-    others = [
-        other
-        for other in map(graph.ops.__getitem__, dict.fromkeys(graph.consumers[value]))
-        if other.equation == op.equation and _is_one_of_several(other)
-        if _operand_rank(graph, other) < own
-    ]
-    entering = position if op.kind is OpKind.JOIN else 0
-    before = op.operands[:position] if op.kind is OpKind.COMPUTE else ()
-    for one in others:
-        is_carry = one.kind is OpKind.JOIN
-        before += one.operands[entering : entering + 1] if is_carry else one.operands
-    return before.count(value)
-
-
-def _is_one_of_several(op: Op) -> bool:
-    """True of an op that may read one operand of its equation, where others read the others."""
-    return op.kind is OpKind.COMPUTE or op.name == "while"
-
-
-def _operand_rank(graph: Graph, op: Op) -> tuple[int, int]:
-    """Orders ops of one equation by its operands.
-
-    A scan reads constants, carries and then stacks, and is lowered to a loop that carries them in
-    another order. No path of its body leads to a whole stack.
-    """
-    path = graph.values[op.results[0]].path
-    if op.kind is OpKind.JOIN and path.startswith(f"{op.equation}."):
-        body, slash, name = path.rpartition("/")
-        if body.count("/") == op.equation.count("/") and name.startswith("in."):
-            return 0, int(name.removeprefix("in."))
-        if not slash:
-            return 1, int(path.rpartition(".")[2])
-    return 2, op.index
-
-
-def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> list[Layout]:
-    """Layouts between what an operand is held to and what an op wants.
-
-    Among them the pieces of a sum that is held whole before it is scattered, where these are moved:
-    else the partitioner moves the whole sum, and cuts it after that.
-    """
-    value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
-    steps = reshard_steps(encoded, decoded, op, position)
-    pieces = decoded.layouts[value]
-    if steps and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
-        return [pieces, *(step.after for step in steps[:-1])]
-    own = _num_taken_unasked(steps)
-    passed = {step.after for step in steps[:own]}
-    if own and _is_read_on_the_way(encoded, decoded, value, passed):
-        own = 0
-    return [step.after for step in steps[own:-1]]
-
-
-def _num_taken_unasked(steps: Sequence[Step]) -> int:
-    """The steps before the one that makes a value whole, where these are the partitioner's own.
-
-    It gathers one dimension after another, the last one first, and does so once for all readers of
-    the whole value; steps that are asked for one by one it repeats for each reader.
-    """
-    for number, step in enumerate(steps):
-        pairs = zip(step.before, step.after, strict=True)
-        is_dimension = all(before == after or not after for before, after in pairs)
-        if step.kind is not StepKind.ALL_GATHER or not is_in_turn(step) or not is_dimension:
-            return 0
-        if not any(step.after):
-            return number
-    return 0
-
-
-def _is_read_on_the_way(
-    encoded: Encoded, decoded: Decoded, value: int, passed: Set[Layout]
-) -> bool:
-    """True where a reader takes one of the layouts that a value passes, or goes on from there."""
-    graph = encoded.graph
-    for reader in map(graph.ops.__getitem__, graph.consumers[value]):
-        if reader.index not in decoded.candidates:
-            continue
-        for position, read in enumerate(reader.operands):
-            if read == value:
-                steps = reshard_steps(encoded, decoded, reader, position)
-                left = steps[_num_taken_unasked(steps) :]
-                if not passed.isdisjoint(step.after for step in left):
-                    return True
-    return False
-
-
 def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
     """Ways with stops to constraints in the program and to its results, which say the end alone.
 
@@ -417,7 +206,7 @@ def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Shardi
         if refines(wanted, placed_layout(graph, decoded, op.operands[0])):
             continue
         use = f"out<{numbers[op.index]}" if op.index in numbers else f"{op.equation}<0"
-        if stops := _on_the_way(encoded, decoded, op, 0):
+        if stops := stops_before(encoded, decoded, op, 0):
             way = (*stops, wanted)
             found |= zip(_steps(use, way), map(encoded.parts.to_sharding, way), strict=True)
     return found
@@ -509,7 +298,7 @@ def _moved_in_branches(
             have = placed_layout(graph, decoded, value)
             is_moved = wanted != have and not _is_free(graph, value)
             if op.kind in _MOVES and is_moved and graph.is_read_in_branch(op, position):
-                conditional = _reader(op, position, operand_paths).rpartition(".branches[")[0]
+                conditional = reader_of(op, position, operand_paths).rpartition(".branches[")[0]
                 paths = (path for path, known in graph.value_by_path.items() if known == value)
                 around = [path for path in paths if _is_beside(path, conditional)]
                 path = max(around, key=lambda path: path.count("/"), default="")
@@ -545,85 +334,8 @@ def _after_asked(encoded: Encoded, decoded: Decoded, value: int) -> list[Layout]
     wanted = {decoded.candidates[op.index].operands[position] for op, position in readers}
     if len(wanted) != 1 or wanted == {decoded.layouts[value]}:
         return []
-    return [*_on_the_way(encoded, decoded, *readers[0]), *wanted]
-
-
-def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Layout]:
-    """Layouts between the steps of a reshard that is more than cutting further."""
-    if refines(end, start):
-        return []
-    maker = encoded.graph.maker(value)
-    (read,) = maker.operands
-    chain = encoded.table(read, encoded.read_bits.to(maker, 0)).chain(start, end)
-    return [step.after for step in chain[:-1]]
-
-
-def _place_before_lowering(
-    graph: Graph,
-    op: Op,
-    position: int,
-    reader: str,
-    operand_paths: Mapping[str, tuple[str | None, ...]],
-) -> int:
-    """The operand of its equation that an op's operand is, or is made of; -1 when it is none."""
-    earlier = _times_read_before(graph, op, position)
-    places = (
-        _operand_place(graph, reader, before, operand_paths, earlier)
-        for before in before_lowering(graph, op, op.operands[position])
-    )
-    return next((place for place in places if place >= 0), -1)
-
-
-def _places_alike(
-    graph: Graph,
-    op: Op,
-    place: int,
-    reader: str,
-    operand_paths: Mapping[str, tuple[str | None, ...]],
-) -> Sequence[int]:
-    """Places of an operand of its equation: of what a loop reads unchanged, under each name.
-
-    Args:
-        graph: The program.
-        op: Reads it.
-        place: One of them; -1 for none.
-        reader: The equation.
-        operand_paths: By equation.
-    """
-    value = op.operands[0]
-    readers = (graph.ops[index] for index in graph.consumers[value])
-    is_alone = sum(one.equation == op.equation for one in readers) == 1
-    if place < 0 or not (passes_through(op) and is_alone):
-        return [place] if place >= 0 else []
-    names = (path and graph.value_by_path.get(path) for path in operand_paths[reader])
-    return [at for at, name in enumerate(names) if at == place or name == value]
+    return [*stops_before(encoded, decoded, *readers[0]), *wanted]
 
 
 def _is_free(graph: Graph, value: int) -> bool:
     return graph.maker(value).kind is OpKind.FREE
-
-
-def _operand_place(
-    graph: Graph,
-    reader: str,
-    value: int,
-    operand_paths: Mapping[str, tuple[str | None, ...]],
-    num_earlier: int,
-) -> int:
-    """Which operand of an equation, or result of a body, a value is; -1 when it is none.
-
-    Of an equation that reads it several times as its op does, the operand after so many of them.
-    """
-    places = [
-        place
-        for place, path in enumerate(operand_paths.get(reader, ()))
-        if path is not None and _is_as(graph, graph.value_by_path.get(path), value)
-    ]
-    return places[min(num_earlier, len(places) - 1)] if places else -1
-
-
-def _is_as(graph: Graph, inside: int | None, value: int) -> bool:
-    """True of a value, and of what a loop passes through of it: hoisted ops read that outside."""
-    if inside is None:
-        return False
-    return value == source_of(graph, inside, lambda op, at: at != value and passes_through(op))
