@@ -15,7 +15,9 @@ import pytest
 
 import autoshard
 from tests.docs.running import PageRun
+from tests.end_to_end.one_of_many_planners import MESH, ROWS
 from tests.end_to_end.shared_step import HIDDEN, WIDTH, batch, init, train_step
+from tests.remat.programs import arguments, scanned
 
 NUM_PROCESSES, DEVICES_EACH, SECONDS = 2, 4, 180
 ROOT = Path(__file__).parents[2]
@@ -104,21 +106,46 @@ def test_processes_that_load_one_plan_find_what_a_single_process_does(tmp_path: 
         )
 
 
-def test_process_0_plans_and_the_others_wait_for_its_file(tmp_path: Path) -> None:
+def printed_by_planners(folder: Path, *options: str) -> list[list[str]]:
+    """Lines of processes that plan at their first call, under one cache."""
     port = free_port()
     commands = [
-        ["-m", "tests.end_to_end.one_of_many_planners", str(tmp_path / "plans")]
-        + [str(one) for one in (port, number, NUM_PROCESSES)]
+        ["-m", "tests.end_to_end.one_of_many_planners", str(folder / "plans")]
+        + [str(one) for one in (port, number, NUM_PROCESSES, *options)]
         for number in range(NUM_PROCESSES)
     ]
-    first, second = (
-        [line for line in printed.splitlines() if line.startswith(("loss", "planned"))]
-        for printed in printed_by(commands, tmp_path, str(ROOT))
-    )
+    return [
+        [
+            line
+            for line in printed.splitlines()
+            if line.startswith(("loss", "kept", "again", "planned"))
+        ]
+        for printed in printed_by(commands, folder, str(ROOT))
+    ]
+
+
+def test_process_0_plans_and_the_others_wait_for_its_file(tmp_path: Path) -> None:
+    first, second = printed_by_planners(tmp_path)
     assert first[-1] == "planned True"
     assert second[-1] == "planned False"
     assert first[:2] == second[:2]
     assert len(list((tmp_path / "plans").iterdir())) == 1
+
+
+def test_every_process_keeps_the_residuals_that_process_0_chose(tmp_path: Path) -> None:
+    given = arguments(ROWS)
+    ample = autoshard.optimize(
+        scanned(), *given, mesh=MESH, hardware="cpu-host", baselines=False
+    ).data.memory
+    budget = (ample.argument_bytes + ample.peak_bytes) // 2
+    first, second = printed_by_planners(tmp_path, str(budget))
+    assert (first.pop(), second.pop()) == ("planned True", "planned False")
+    assert first == second
+    loss, kept, again = first
+    assert len(kept.split()) > 1
+    assert len(again.split()) > 1
+    _, expected = jax.jit(scanned())(*given)
+    assert float(loss.split()[1]) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.slow
