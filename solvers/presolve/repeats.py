@@ -86,7 +86,9 @@ def tie(problem: Problem, found: Alike) -> Tied:
             continue
         usage = term.usage
         if a > b:
-            usage = turned.setdefault(id(term.usage), np.ascontiguousarray(term.usage.T))
+            if id(usage) not in turned:
+                turned[id(usage)] = np.ascontiguousarray(usage.T)
+            usage = turned[id(usage)]
         at = position[min(a, b), max(a, b)]
         edge_memory.append(EdgeMemory(at, term.start, term.stop, usage))
     tied = replace(
