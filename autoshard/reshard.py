@@ -18,10 +18,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import floyd_warshall
 
 from autoshard.layouts import Layout, MeshParts, Parts
+from solvers import shortest_paths
 
 _TIE = 1e-9
 """Share of its time by which a step is dearer than one that is taken before it at equal cost."""
@@ -368,9 +367,9 @@ class Resharder:
         steps = np.full((size, size), -1, dtype=np.int32)
         order = np.argsort(-weights, kind="stable")  # of parallel steps the cheapest stays
         steps[arrays.before[order], arrays.after[order]] = order
-        before, after = np.nonzero(steps >= 0)  # the ways back, whose last step is the first one
-        graph = csr_array((weights[steps[before, after]], (after, before)), (size, size))
-        found, towards = floyd_warshall(graph, return_predecessors=True)
+        back = np.full((size, size), np.inf)  # the ways back, whose last step is the first one
+        back.T[steps >= 0] = weights[steps[steps >= 0]]
+        found, towards = shortest_paths(back)
         at = np.arange(size)[:, None]
         first = np.where(towards.T >= 0, steps[at, np.maximum(towards.T, 0)], np.int32(-1))
         seconds = np.ascontiguousarray(found.T)

@@ -10,6 +10,7 @@ from solvers.problem import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory
 from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.settled import Settled, settle
+from solvers.shortest_paths import shortest_paths
 from solvers.solve import NO_ROOM, solve
 from solvers.verify_problem import verify_problem
 
@@ -39,6 +40,7 @@ __all__ = [
     "proven_status",
     "restrict",
     "settle",
+    "shortest_paths",
     "solve",
     "solve_k_best",
     "verify_problem",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solvers.flat import Flat
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.saturating import as_valid
 
@@ -45,30 +46,26 @@ def settle(problem: Problem, keep: Sequence[BoolArray]) -> Settled:
     kept = tuple(read[id(own)][0] for own in keep)
     masks = [read[id(own)][1] for own in keep]
     place = {node: at for at, node in enumerate(n for n, own in enumerate(kept) if len(own) > 1)}
-    only = [int(own[0]) for own in kept]
+    flat, only = Flat.of(problem), np.array([own[0] for own in kept], dtype=np.int64)
     costs = [np.minimum(problem.node_costs[node][kept[node]], FORBIDDEN) for node in place]
-    settled = sum(int(problem.node_costs[n][only[n]]) for n in range(len(kept)) if n not in place)
+    is_settled = np.ones(len(kept), dtype=np.bool_)
+    is_settled[list(place)] = False
+    both = is_settled[flat.u] & is_settled[flat.v]
+    paid = flat.costs.at(only)[is_settled], flat.tables.at(flat.pairs(only))[both]
+    settled = sum(np.concatenate(paid).tolist())  # would pass 64 bits
     tables: dict[tuple[int, bytes, bytes], IntArray] = {}
     edges = []
-
-    def pay(node: int, more: IntArray) -> None:
-        own = costs[place[node]]
-        # Saturates: many forbidden pairs at one node would pass 64 bits.
-        np.minimum(own + np.minimum(more, FORBIDDEN), FORBIDDEN, out=own)
-
-    for edge in problem.edges:
+    for edge in map(problem.edges.__getitem__, np.flatnonzero(~both).tolist()):
         u, v = edge.u, edge.v
+        key = (id(edge.costs), masks[u], masks[v])
+        if key not in tables:
+            tables[key] = edge.costs.take(kept[u], 0).take(kept[v], 1)
         if u in place and v in place:
-            key = (id(edge.costs), masks[u], masks[v])
-            if key not in tables:
-                tables[key] = edge.costs.take(kept[u], 0).take(kept[v], 1)
             edges.append(Edge(place[u], place[v], tables[key]))
-        elif u in place:
-            pay(u, edge.costs[kept[u], only[v]])
-        elif v in place:
-            pay(v, edge.costs[only[u], kept[v]])
-        else:
-            settled += int(edge.costs[only[u], only[v]])
+            continue
+        own = costs[place[u if u in place else v]]
+        # Saturates: many forbidden pairs at one node would pass 64 bits.
+        np.minimum(own + np.minimum(tables[key].ravel(), FORBIDDEN), FORBIDDEN, out=own)
     constant = np.array([min(settled, FORBIDDEN)], dtype=np.int64)
     node_costs = tuple(as_valid(own) for own in (*costs, constant))
     return Settled(Problem(node_costs, tuple(edges), name=problem.name), kept)

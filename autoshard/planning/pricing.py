@@ -103,9 +103,13 @@ def nearest_choices(
     every = {size: np.ones(size, dtype=np.bool_) for size in set(map(len, problem.node_costs))}
     keep = [every[len(costs)] for costs in problem.node_costs]
     known: dict[Hashable, BoolArray | None] = {}
+    graph, asked = encoded.graph, list(layouts)
+    for op in (op for op in graph.ops if op.kind is OpKind.FREE):
+        for value in op.results:  # which every reader makes as it takes it
+            asked[value] = None
     for node, op_index in enumerate(encoded.ops):
-        op = encoded.graph.ops[op_index]
-        admitted = _admitted(encoded, op, encoded.candidates[node], layouts, known, in_steps)
+        op = graph.ops[op_index]
+        admitted = _admitted(op, encoded.candidates[node], asked, known, in_steps)
         if admitted is not None:
             keep[node] = admitted
     settled = settle(problem, keep)
@@ -124,7 +128,6 @@ def nearest_choices(
 
 
 def _admitted(
-    encoded: Encoded,
     op: Op,
     candidates: Sequence[Candidate],
     layouts: Sequence[Layout | None],
@@ -136,18 +139,14 @@ def _admitted(
     None where no candidate does.
 
     Args:
-        encoded: The problem.
         op: The op.
         candidates: Of the op.
         layouts: Per value, the layout it must have, or None.
         known: Answers for ops that share candidates and are asked for the same, filled here.
         in_steps: Candidates that run in steps are among them.
     """
-    made = tuple(layouts[value] for value in op.results)
-    maker = encoded.graph.maker
-    read = tuple(
-        [None if maker(value).kind is OpKind.FREE else layouts[value] for value in op.operands]
-    )
+    made = tuple([layouts[value] for value in op.results])
+    read = tuple([layouts[value] for value in op.operands])
     key = (id(candidates), made, read)
     if key not in known:
         by_result = [_matches(made, candidate.results) for candidate in candidates]

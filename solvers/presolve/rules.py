@@ -260,7 +260,7 @@ def _those_beating(
         liked = graph.cache.compute(_liked, table)[s]
         excess = excess - (table[liked, p] - table[liked, s])
         most, own = np.minimum(-excess, FORBIDDEN_FROM - 1), np.empty_like(excess)
-        _find_excess(np.ascontiguousarray(graph.table(node, other)), p, s, most, own)
+        _find_excess(_with_own_first(graph, node, other), p, s, most, own)
         may_beat = own <= most
         p, s, excess = p[may_beat], s[may_beat], (excess + own)[may_beat]
     for other in tables:
@@ -276,10 +276,17 @@ def _those_beating(
 def _with_partner_first(graph: ChoiceGraph, node: int, other: int) -> IntArray:
     """Returns int64[choices of other, choices of node], one array for equal tables."""
     table = graph.base_table(node, other)
-    if node > other:
-        return table
-    key = (_with_partner_first, id(table))
-    return graph.cache.recall(key, lambda: np.ascontiguousarray(table.T))
+    return table if node > other else _turned(graph, table)
+
+
+def _with_own_first(graph: ChoiceGraph, node: int, other: int) -> IntArray:
+    """Returns int64[choices of node, choices of other], one array for equal tables."""
+    table = graph.base_table(node, other)
+    return table if node < other else _turned(graph, table)
+
+
+def _turned(graph: ChoiceGraph, table: IntArray) -> IntArray:
+    return graph.cache.recall((_turned, id(table)), lambda: np.ascontiguousarray(table.T))
 
 
 def _liked(table: IntArray) -> IntArray:
