@@ -164,8 +164,13 @@ def encode_scarce(
     streamable: frozenset[str] = frozenset(),
     stages: Stages,
 ) -> tuple[Encoder, Encoded]:
-    """The choice problem of a program whose residuals are chosen too, all priorities at once."""
+    """The choice problem of a program whose residuals are chosen too, all priorities at once.
+
+    No weight gradient waits there: memory schedulers run it as soon as that frees what it reads,
+    and else keeping a residual and computing it again would take the same memory.
+    """
     backend = backend_for(hardware)
+    backend = replace(backend, schedule=replace(backend.schedule, deferred_past_matmuls=0))
     graph, buffers, wishes, costing = prepared(
         graph, mesh, hardware, wishes, options, backend, stages
     )

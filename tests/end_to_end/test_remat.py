@@ -18,6 +18,8 @@ from autoshard.planning.planner import plan_graph
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.plans.plan_diff import diff_plans
 from autoshard.remat_search import RematSearch
+from experiments.conv_nets import images, init_vgg, vgg
+from experiments.conv_nets import train_step as vgg_step
 from tests.remat.programs import Step, arguments, layer, scanned, unrolled
 
 ROWS = 512
@@ -97,6 +99,30 @@ def test_a_step_that_fits_with_slower_shardings_is_planned_with_fewer_residuals_
     assert chosen.residuals is not None
     assert chosen.memory.peak_bytes <= budget
     assert chosen.priced_seconds < 0.9 * kept.priced_seconds
+
+
+def test_a_convolutional_step_computes_no_more_again_than_its_budget_asks_for() -> None:
+    """Weight gradients were taken to wait for the end of the step, with all that they read."""
+    params = jax.eval_shape(init_vgg, jax.random.key(0))
+
+    def within(budget: int | None) -> Any:
+        return autoshard.optimize(
+            vgg_step(vgg),
+            params,
+            images(64, 224),
+            mesh="data=1",
+            hardware="h100:1",
+            memory_budget=budget,
+            donate_argnums=0,
+            baselines=False,
+        ).data
+
+    ample = within(None)
+    memory = ample.memory
+    tight = within(memory.argument_bytes + (2 * (memory.peak_bytes - memory.argument_bytes)) // 3)
+    assert tight.is_feasible
+    assert tight.residuals is not None
+    assert tight.priced_seconds < 1.1 * ample.priced_seconds
 
 
 def test_the_plan_runs_to_the_numbers_of_the_step(tight: autoshard.Plan) -> None:
