@@ -34,6 +34,7 @@ class CopyMemory:
     _usage: IdentityCache[IntArray] = field(default_factory=IdentityCache)
     _copied: IdentityCache[IntArray | None] = field(default_factory=IdentityCache)
     _split: IdentityCache[tuple[IntArray, IntArray]] = field(default_factory=IdentityCache)
+    _common: IdentityCache[npt.NDArray[np.bool_]] = field(default_factory=IdentityCache)
     _turns: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
     def of_operand(
@@ -155,8 +156,14 @@ class CopyMemory:
         if read is None or not read.movers:
             yield copy
             return
+        common = read.common
         is_other = np.array(read.movers) != op.index
-        is_common = np.array([table.layouts[column] in read.common for column in columns])
+        is_common = self._common.get(
+            lambda: np.array([table.layouts[column] in common for column in columns]),
+            table,
+            columns,
+            common,
+        )
 
         def split() -> tuple[IntArray, IntArray]:
             alone = np.where(is_other[:, None] & is_common, 0, copy.usage)

@@ -112,12 +112,20 @@ class ReadCosts:
 
         return self._costs.get(more, costs, order, rows, columns, key=repeat)
 
+    def where_shared(self, costs: IntArray, shared: npt.NDArray[np.bool_]) -> IntArray:
+        """Costs of an operand that other reads move where bool[num_columns] says so."""
+        return self._costs.get(lambda: np.where(shared, 0, costs), costs, key=shared.tobytes())
+
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
         """Costs of an operand that nothing can move, where some choice leaves it in place."""
-        moves = table.moves.take(rows, 0).take(columns, 1)
-        return costs if moves.all() else np.where(moves, FORBIDDEN, costs)
+
+        def in_place() -> IntArray:
+            moves = table.moves.take(rows, 0).take(columns, 1)
+            return costs if moves.all() else np.where(moves, FORBIDDEN, costs)
+
+        return self._costs.get(in_place, costs, table, rows, columns, key="in place")
 
     def rather_behind(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
@@ -126,5 +134,9 @@ class ReadCosts:
 
         So the reader's result is moved where that costs the same.
         """
-        moves = table.moves.take(rows, 0).take(columns, 1)
-        return np.where(moves & (costs < FORBIDDEN), 2 * costs + 1, costs)
+
+        def dearer() -> IntArray:
+            moves = table.moves.take(rows, 0).take(columns, 1)
+            return np.where(moves & (costs < FORBIDDEN), 2 * costs + 1, costs)
+
+        return self._costs.get(dearer, costs, table, rows, columns, key="behind")

@@ -143,7 +143,7 @@ class ReadEdges:
             shared = self._shared_reads(op, value, columns, earlier)
             if shared.all():
                 return None
-            costs = np.where(shared, 0, costs)
+            costs = prices.where_shared(costs, shared)
         costs = prices.with_order(costs, op, position, rows, columns)
         if is_left_in_place(self._graph, op, position):
             costs = prices.where_made(costs, table, rows, columns)

@@ -37,6 +37,7 @@ class Tables:
     resharder: Resharder
     by_type: dict[TableKey, ReshardTable] = field(default_factory=dict)
     _indices: IdentityCache[IntArray] = field(default_factory=IdentityCache)
+    _distinct: dict[bytes, IntArray] = field(default_factory=dict)  # by content
 
     def make(
         self,
@@ -95,8 +96,7 @@ class Tables:
         table = self.of(value)
 
         def places() -> IntArray:
-            layouts = (c.side(is_result=is_result)[position] for c in candidates)
-            return np.array([table.index[layout] for layout in layouts], dtype=np.int64)
+            return self._places(table, [c.side(is_result=is_result)[position] for c in candidates])
 
         return self._indices.get(places, candidates, table, key=(is_result, position))
 
@@ -104,7 +104,9 @@ class Tables:
         """int64[num_choices]: the place of the layout of each choice of a shared read."""
         table = self.of(read.value)
 
-        def places() -> IntArray:
-            return np.array([table.index[layout] for layout in read.layouts], dtype=np.int64)
+        return self._indices.get(lambda: self._places(table, read.layouts), table, read.layouts)
 
-        return self._indices.get(places, table, key=read.layouts)
+    def _places(self, table: ReshardTable, layouts: Iterable[Layout]) -> IntArray:
+        """int64[num_layouts]: the place of each in a table; equal places are one array."""
+        found = np.array([table.index[layout] for layout in layouts], dtype=np.int64)
+        return self._distinct.setdefault(found.tobytes(), found)

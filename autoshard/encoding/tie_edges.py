@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from autoshard.candidates.candidate import Candidate
@@ -47,8 +49,9 @@ class TieEdges:
             *self._constrained(),
         ]
         refuse_clashes(ties)
+        costs = functools.cache(partial(unequal, cost=FORBIDDEN))  # equal layers share them
         return [
-            Edge(a.node, b.node, unequal(a.layouts, b.layouts, FORBIDDEN))
+            Edge(a.node, b.node, costs(a.layouts, b.layouts))
             for a, b in ((tie.first, tie.second) for tie in ties)
             if a.node != b.node
         ]

@@ -41,15 +41,19 @@ def planned(num_layers: int, mebibytes: int) -> autoshard.Plan:
     )
 
 
-def test_copies_of_moved_tensors_are_computed_once_a_kind_where_memory_is_scarce() -> None:
-    numbers = []
+def test_copies_and_costs_of_moves_are_computed_once_a_kind_where_memory_is_scarce() -> None:
+    copies, costs = [], []
     for num_layers in (6, 10):
         solution = planned(num_layers, 12 * num_layers).solution
         assert solution is not None
         assert solution.encoder.is_scarce
-        terms = solution.encoded.problem.edge_memory
-        numbers.append(len({id(term.usage) for term in terms}))
-    assert numbers[0] == numbers[1]
+        problem = solution.encoded.problem
+        copies.append(len({id(term.usage) for term in problem.edge_memory}))
+        costs.append(len({id(edge.costs) for edge in problem.edges}))
+    assert copies[0] == copies[1]
+    assert costs[0] == costs[1]
+    distinct = {(edge.costs.shape, edge.costs.tobytes()) for edge in problem.edges}
+    assert costs[1] < 2 * len(distinct)
 
 
 def test_the_simpler_plan_of_equal_layers_gives_all_inner_ones_one_sharding() -> None:
