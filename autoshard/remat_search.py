@@ -185,7 +185,7 @@ class RematSearch:
         bound: float | None = None
         fits, fails = 0, None  # limits between which the next one lies
         for _ in range(_MOST_SOLVES):
-            if self.searches.is_over:
+            if self.searches.is_over or len(self._tried) == MOST_SETS:
                 break
             limited = problem.within(limit)
             found = self.searches.another(
@@ -193,7 +193,7 @@ class RematSearch:
             )
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
-            if choices is None or len(self._tried) == MOST_SETS:
+            if choices is None:
                 break
             kept = problem.kept(choices)
             known = next((one for one in self._tried if one.kept == kept), None)

@@ -12,9 +12,10 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard import program_search
+from autoshard import program_search, remat_search
 from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanError
 from autoshard.planning.planner import plan_graph
+from autoshard.planning.searches import Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.plans.plan_diff import diff_plans
 from autoshard.remat_search import RematSearch
@@ -246,6 +247,29 @@ def test_of_the_sets_of_residuals_that_are_planned_the_chosen_one_alone_is_made_
     assert plan.data.residuals is not None
     assert len(plan.data.residuals.tried) > 1
     assert [solution.peak_bytes for solution in made] == [plan.data.memory.peak_bytes]
+
+
+def test_the_joint_problem_is_solved_for_no_more_sets_than_are_planned(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last answer was left unused."""
+    monkeypatch.setattr(remat_search, "MOST_SETS", 2)
+    events: list[str] = []
+
+    def told(kind: type, name: str, event: str) -> None:
+        usual = getattr(kind, name)
+
+        def run(*args: Any, **options: Any) -> Any:
+            events.append(event)
+            return usual(*args, **options)
+
+        monkeypatch.setattr(kind, name, run)
+
+    told(RematSearch, "_planned", "plan")
+    told(Searches, "another", "solve")
+    planned(memory_budget=budget, simplicity=0.0)
+    assert events.count("plan") == 2
+    assert events[-1] == "plan"
 
 
 def test_a_program_without_a_backward_pass_is_left_alone() -> None:
