@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,13 +201,16 @@ class ClassBound:
         self._costs = [saturate(problem.node_costs[node]) for node in first]
         self._ends = _Ends.of(problem, found, copies)
         self._table_numbers = found.tables[self._ends.edges].tolist()
-        self._tables = [saturate(problem.edges[edge].costs) for edge in self._ends.edges]
-        largest = zip(
-            (*copies.tolist(), *self._ends.counts.tolist()),
-            (*self._costs, *self._tables),
-            strict=True,
+        edge_of = dict(zip(self._table_numbers, self._ends.edges.tolist(), strict=True))
+        tables = {number: saturate(problem.edges[edge].costs) for number, edge in edge_of.items()}
+        self._tables = [tables[number] for number in self._table_numbers]
+        largest = {number: _largest_allowed(table) for number, table in tables.items()}
+        paid = (
+            *map(_largest_allowed, self._costs),
+            *map(largest.__getitem__, self._table_numbers),
         )
-        total = max(1, sum(count * _largest_allowed(costs) for count, costs in largest))
+        counts = (*copies.tolist(), *self._ends.counts.tolist())
+        total = max(1, sum(map(mul, counts, paid)))
         self._shift = max(0, math.ceil(math.log2(total / LARGEST_TOTAL)))
         self._graph = self._laid_out()
         self._slack = np.concatenate([self._scaled(costs) for costs in self._costs])

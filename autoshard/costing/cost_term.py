@@ -7,7 +7,7 @@ of every candidate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -46,10 +46,9 @@ def keys_of(terms: Sequence[OpTerm], op: Op) -> tuple[Hashable, ...]:
     return tuple(term.key(op) for term in terms)
 
 
-def sum_of_terms(terms: Sequence[OpTerm], op: Op, candidates: Candidates) -> FloatArray:
-    """float64[num_candidates]: seconds of one run of an op, all terms together."""
+def sum_of_terms(terms: Iterable[OpTerm], op: Op, candidates: Candidates) -> FloatArray:
+    """float64[num_candidates]: seconds of one run of an op, all terms that apply to it together."""
     total = np.zeros(len(candidates))
     for term in terms:
-        if term.key(op) is not None:
-            total += term.seconds(op, candidates)
+        total += term.seconds(op, candidates)
     return total

@@ -11,6 +11,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.cost_term import (
     Candidates,
     FloatArray,
+    OpTerm,
     OpTermKind,
     keys_of,
     sum_of_terms,
@@ -52,6 +53,7 @@ class NodeCosts:
         self.reductions = Reductions(facts)
         self._terms = tuple(kind(facts) for kind in kinds)
         self.in_place = in_place_transfers(self.graph)
+        self._keys: dict[int, tuple[Hashable, ...]] = {}
         self._alike: dict[int, int] = {}
         self._classes: dict[tuple[Hashable, ...], int] = {}
         self._costs: dict[Hashable, IntArray] = {}
@@ -77,7 +79,18 @@ class NodeCosts:
         """
         if self.graph.is_host_op(op):
             return self._transfer_seconds(op, candidates)
-        return sum_of_terms(self._terms, op, candidates)
+        return sum_of_terms(self._applying(op), op, candidates)
+
+    def _keys_of(self, op: Op) -> tuple[Hashable, ...]:
+        """The key of an op under each term, asked for once."""
+        if op.index not in self._keys:
+            self._keys[op.index] = keys_of(self._terms, op)
+        return self._keys[op.index]
+
+    def _applying(self, op: Op) -> Iterator[OpTerm]:
+        """The terms that apply to an op."""
+        keyed = zip(self._terms, self._keys_of(op), strict=True)
+        return (term for term, key in keyed if key is not None)
 
     def _transfer_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: that nothing runs beside a transfer."""
@@ -94,8 +107,9 @@ class NodeCosts:
         if known is None and self.graph.is_host_op(op):
             known = self._seconds[key] = (candidate, 0.0, 0.0)
         if known is None:
-            kernels = [term for term in self._terms if not term.is_sent]
-            collectives = [term for term in self._terms if term.is_sent]
+            terms = tuple(self._applying(op))
+            kernels = (term for term in terms if not term.is_sent)
+            collectives = (term for term in terms if term.is_sent)
             computed = float(sum_of_terms(kernels, op, (candidate,))[0])
             sent = float(sum_of_terms(collectives, op, (candidate,))[0])
             known = self._seconds[key] = (candidate, computed, sent)
@@ -149,7 +163,7 @@ class NodeCosts:
                     (self.graph.values[v].shape, self.graph.values[v].dtype)
                     for v in (*op.operands, *op.results)
                 ),
-                keys_of(self._terms, op),
+                self._keys_of(op),
             )
             known = self._alike[op.index] = self._classes.setdefault(key, len(self._classes))
         return known
