@@ -16,8 +16,11 @@ class FusionPolicy:
             recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
-        longest_row: Elements of the longest rows of which a matmul computes the largest and what
-            follows from it along the rows (a softmax); 0: none.
+        softmax_rows: Elements of the longest rows of which a matmul computes the largest, the
+            exponentials and their sum: of its result alone, and with a tensor beside it (a mask);
+            0: none.
+        narrow_score_rows: Likewise of the longest rows whose softmax another kernel computes of the
+            matmul's result as it is; of longer ones the matmul writes what that reads.
         narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make
             narrower.
         recomputed_ops: Vector operations an element that two matmuls to 128 columns each compute
@@ -69,7 +72,8 @@ class FusionPolicy:
     materialized_ops: frozenset[str]
     materialized_max_bits: int
     fuses_into_matmuls: bool
-    longest_row: int
+    softmax_rows: tuple[int, ...]
+    narrow_score_rows: tuple[int, ...]
     narrows_matmuls: bool
     recomputed_ops: int
     quantized_bits: int

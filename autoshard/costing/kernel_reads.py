@@ -59,6 +59,7 @@ class KernelReads:
     def __init__(self, facts: ProgramFacts) -> None:
         self.facts, self.vmem, self.graph = facts, facts.vmem, facts.graph
         self.buffers, self.costing = facts.buffers, facts.costing
+        self._softmaxes = {*facts.buffers.weights.values()}
 
     def through_operands(self, op: Op, candidates: Candidates) -> list[OperandRead]:
         """Reads of a device through each operand, of narrow rows whole tiles.
@@ -152,10 +153,12 @@ class KernelReads:
     def passed_bytes(self, op: Op, candidates: Candidates) -> FloatArray | float:
         """float64[num_candidates]: as how many bytes elements count that a reduction takes up.
 
-        Beside being read, once for all reductions of a kernel; nothing beside a matmul.
+        Beside being read, once for all reductions of a kernel; nothing beside a matmul, or where
+            the kernel writes what it takes up.
         """
         passes, buffers = self.costing.passes, self.buffers
-        if passes is None or op.index in buffers.joined:
+        is_written = op.index in self._softmaxes
+        if passes is None or op.index in buffers.joined or is_written:
             return 0.0
         is_plain = buffers.is_stored[op.operands[0]] and op.index not in self.facts.run_with
         rate = passes.plain_reduced if is_plain else passes.narrowed

@@ -20,6 +20,7 @@ from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.last_uses import last_uses, loop_of
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.product_writes import (
+    Written,
     computed_with_products,
     narrowed_by_products,
     products_by_written,
@@ -32,6 +33,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.reused_operands import without_reused
 from autoshard.graph.run_late import run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
+from autoshard.graph.softmax_kernels import written_weights
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 from autoshard.graph.turned_rows import turned_rows
 
@@ -66,6 +68,7 @@ class Buffers:
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         written: By value on the way from a product, what is written in its place.
         turned: Dimension orders, where a compiler keeps those in which matmuls write.
+        weights: By exponentials that the kernel of a softmax writes, the op that takes the maximum.
     """
 
     is_stored: tuple[bool, ...]
@@ -86,6 +89,7 @@ class Buffers:
     turned_rows: Mapping[int, int] = field(default_factory=dict)
     again: frozenset[int] = frozenset()
     update_waits: Mapping[int, int] = field(default_factory=dict)
+    weights: Mapping[int, int] = field(default_factory=dict)
 
     def is_fused(self, op: Op, value: int) -> bool:
         """True where an op computes a value with what reads it."""
@@ -112,12 +116,15 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     fusion = backend.fusion
     fuses = fusion.fuses_into_matmuls
     narrowed = narrowed_by_products(graph) if fusion.narrows_matmuls else {}
-    written = written_by_products(graph, fusion.longest_row) if fuses else narrowed
+    written, with_softmax = (
+        written_by_products(graph, fusion, backend.layout.num_lanes) if fuses else Written(narrowed)
+    )
     product_by_written = products_by_written(graph, written)
     updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
     parts = joined_parts(graph) if fuses else {}
-    stored = stored_values(graph, fusion, backend.layout, written, addends)
+    weights = written_weights(graph, product_by_written, with_softmax) if fuses else {}
+    stored = stored_values(graph, fusion, backend.layout, written, addends, set(weights))
     turned_copies = turned_rows(graph) if backend.layout.turn_cycles else {}
     for one in (*parts, *turned_copies.values()):
         stored[one] = True
@@ -126,9 +133,11 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         stored[one] = True
     owner = buffer_owners(graph, stored, writes_turned=fuses)
     run_at = run_late(graph, backend.schedule.deferred_past_matmuls)
-    longest_row = fusion.longest_row if fuses else None
     again = computed_again(graph, stored)
-    reads = fused_reads(graph, stored, owner, product_by_written, longest_row, again)
+    longest_row = max(*fusion.softmax_rows, *fusion.narrow_score_rows) if fuses else None
+    reads = fused_reads(
+        graph, stored, owner, product_by_written, longest_row, again, {*weights.values()}
+    )
     found = Buffers(
         is_stored=tuple(stored),
         owner=tuple(owner),
@@ -144,6 +153,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         turned_rows=turned_copies,
         again=again,
         turned=turned,
+        weights=weights,
     )
     filled = zeros_filled_at(graph, run_at) if fusion.fills_zeros_early else {}
     return in_order(graph, backend, found, run_at, filled)
@@ -174,6 +184,7 @@ def in_order(
         kernel for op, kernel in buffers.joined.items() if graph.ops[op].op_class is OpClass.REDUCE
     }
     with_sums = {v for v, product in product_by_written.items() if product in summing}
+    with_sums.update(buffers.weights)
     first = _of_owners(min, owner, made)
     writing = {*product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -44,6 +44,7 @@ def fused_reads(
     at_products: Mapping[int, int],
     longest_row: int | None = None,
     again: Collection[int] = (),
+    softmaxes: Set[int] = frozenset(),
 ) -> FusedReads:
     """What each op reads through each of its operands, of whole tensors.
 
@@ -57,10 +58,13 @@ def fused_reads(
         stored: By value, whether it has a buffer.
         owner: By value, the one whose buffer it shares.
         at_products: Products, by what is written in their place.
-        longest_row: As of `FusionPolicy.longest_row`; None: kernels join no other.
+        longest_row: Of which a matmul's kernel takes the maximum; None: kernels join no other.
         again: Stored values that gathers alone read; all else computes them.
+        softmaxes: Maxima whose own kernel writes the exponentials too.
     """
-    joined = None if longest_row is None else JoinedKernels(graph, at_products, longest_row)
+    joined = None
+    if longest_row is not None:
+        joined = JoinedKernels(graph, at_products, softmaxes, longest_row)
     behind: dict[int, Mapping[int, int]] = {}
     results = {op.operands[0] for op in graph.results}
     in_kernel: set[int] = set()  # what ops that make results have read so far

@@ -46,15 +46,23 @@ class JoinedKernels:
     Args:
         graph: The program.
         at_products: Products, by what is written in their place.
-        longest_row: As of `FusionPolicy.longest_row`.
+        softmaxes: Maxima whose own kernel writes the exponentials too. What it reads as it lies it
+            reads twice: for the maxima, and for them.
+        longest_row: Elements of the longest row whose maximum a matmul's kernel takes.
 
     Attributes:
         by_op: By op, the op whose kernel it has joined.
     """
 
-    def __init__(self, graph: Graph, at_products: Mapping[int, int], longest_row: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        at_products: Mapping[int, int],
+        softmaxes: Set[int],
+        longest_row: int,
+    ) -> None:
         self.by_op: dict[int, int] = {}
-        self._graph, self._longest_row = graph, longest_row
+        self._graph, self._softmaxes, self._longest_row = graph, softmaxes, longest_row
         self._there = there_at(graph)
         self._given = {*at_products, *(op.operands[0] for op in graph.results)}
         self._reducing: dict[int, _Kernel] = {}  # by value read, the last kernel that only reduces
@@ -84,7 +92,7 @@ class JoinedKernels:
         goes_on = is_reduction and goes_along_rows(self._graph, op)
         kernel = self._last(op, sources, num_elements, self._kernels)
         if kernel and goes_on and kernel.is_product:
-            kernel = kernel if self._is_short(op) else None
+            kernel = kernel if op.is_sum or self._joins_product(op) else None
             goes_on = kernel is None or self._is_of_rows(op, stored)
         if kernel is None and is_reduction and not goes_on:
             kernel = self._last(op, sources, num_elements, self._reducing)
@@ -95,6 +103,8 @@ class JoinedKernels:
                 self._reading.setdefault(source, []).append(op)
         if kernel is None:
             found = _Kernel(op.index, False, num_elements, {*sources})
+            if op.index in self._softmaxes:
+                found.at_hand.discard(op.operands[0])
             if goes_on or is_written:
                 found.at_hand.add(result)
                 self._kernels[result] = found
@@ -158,5 +168,7 @@ class JoinedKernels:
         """True for a reduction of what a matmul writes as it is, in elements as wide as sums."""
         return stored[op.operands[0]] and self._graph.values[op.operands[0]].bits >= 32
 
-    def _is_short(self, op: Op) -> bool:
-        return self._graph.values[op.operands[0]].shape[-1] <= self._longest_row
+    def _joins_product(self, maximum: Op) -> bool:
+        """True for a maximum that has no kernel with the exponentials, of short rows."""
+        row = self._graph.values[maximum.operands[0]].shape[-1]
+        return maximum.index not in self._softmaxes and row <= self._longest_row

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import takewhile
 from math import prod
+from typing import NamedTuple
 
+from autoshard.backends import FusionPolicy
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.last_uses import loop_of
 from autoshard.graph.op_traits import (
@@ -18,35 +21,61 @@ from autoshard.graph.op_traits import (
 )
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import is_taken_along_rows
+from autoshard.graph.softmax_kernels import SoftmaxKernel, softmax_kernel
 
 _MOST_FUSED = 64
 """Values from a product to where its readers meet. A choice: more than activations take."""
 
 
-def written_by_products(graph: Graph, longest_row: int) -> dict[int, int]:
-    """What is written in the place of each product, and of each value on the way from it.
+class Written(NamedTuple):
+    """What products write.
+
+    Args:
+        by_value: What is written in the place of each product, and of each value on the way from
+            it.
+        with_softmax: Products whose kernel takes a softmax of what they make.
+    """
+
+    by_value: Mapping[int, int]
+    with_softmax: frozenset[int] = frozenset()
+
+
+def written_by_products(graph: Graph, fusion: FusionPolicy, num_lanes: int) -> Written:
+    """What products write where they go on with what reads them.
 
     A product goes on with the element-wise ops that alone read what is there so far, if all else
     that they need is there before; what adds two products up belongs to the later of them. What
-    they make wider is left to its readers, unless the product's kernel takes it along its rows.
+    they make wider is left to its readers, unless the product's kernel takes it along its rows, or
+    a softmax reads it that is too long to compute it again.
 
     Args:
         graph: The program.
-        longest_row: As of `FusionPolicy.longest_row`.
+        fusion: Policy.
+        num_lanes: As of `LayoutPolicy`.
     """
     there = there_at(graph)
+    ways = {product: _way(graph, product, there) for product in _products(graph)}
+    made = {value for way in ways.values() for value in way}
     written: dict[int, int] = {}
-    for product in reversed(list(_products(graph))):
-        way = [product.results[0]]
-        while (made := _goes_on(graph, way[-1], product, there)) is not None:
-            if made in written:
-                break
-            way.append(made)
-        bits = [graph.values[value].bits for value in way]
-        if not is_taken_along_rows(graph, way[-1], longest_row):
+    with_softmax = set()
+    for product, way in reversed(ways.items()):
+        way = list(takewhile(lambda value: value not in written, way))
+        kernel = softmax_kernel(graph, product, way, made, fusion, num_lanes)
+        if kernel is SoftmaxKernel.OF_MATMUL:
+            with_softmax.add(product.index)
+        if kernel is SoftmaxKernel.OF_RESULT or not is_taken_along_rows(graph, way[-1]):
+            bits = [graph.values[value].bits for value in way]
             way = way[: 1 + max(place for place, width in enumerate(bits) if width <= bits[0])]
         written.update(dict.fromkeys(way, way[-1]))
-    return written
+    return Written(written, frozenset(with_softmax))
+
+
+def _way(graph: Graph, product: Op, there: Sequence[int]) -> list[int]:
+    """The result of a product, and what it goes on to."""
+    way = [product.results[0]]
+    while (made := _goes_on(graph, way[-1], product, there)) is not None:
+        way.append(made)
+    return way
 
 
 def narrowed_by_products(graph: Graph) -> dict[int, int]:

@@ -31,18 +31,18 @@ def without_reused(
         stored: Per value, whether it has a buffer.
         owner: Per value, the value whose buffer it shares.
         intervals: Per value, `(start, stop)` of the buffer it owns.
-        with_sums: Values written by a kernel that makes sums of them too: nothing is written over
-            one of several results.
+        with_sums: Values written by a kernel that makes sums of them too: one of several results is
+            written over nothing, and nothing over it.
 
     Source: XLA's `FusionCanShareBufferHint`; temporaries of element-wise ops, reductions and
         scatters between two matmuls for a v5e, an H100 and a host CPU (libtpu 0.0.52, CUDA plugin
         and jaxlib 0.10.2).
     """
     found = list(intervals)
-    kept = _in_donated(graph)
+    apart = _in_donated(graph) | with_sums
     for op in graph.ops:
         result = op.results[0] if len(op.results) == 1 else -1
-        if result < 0 or owner[result] != result or not stored[result] or result in kept:
+        if result < 0 or owner[result] != result or not stored[result] or result in apart:
             continue
         time = found[result][0]
         for value in _read_in_order(graph, backend, stored, op):

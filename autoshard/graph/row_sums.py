@@ -34,15 +34,10 @@ def goes_along_rows(graph: Graph, op: Op) -> bool:
     return all(map(repeats, trace_forward(graph, op.results[0], is_on_the_way)))
 
 
-def is_taken_along_rows(graph: Graph, value: int, longest_row: int) -> bool:
-    """True where such a reduction reads a value, of rows of at most so many elements."""
+def is_taken_along_rows(graph: Graph, value: int) -> bool:
+    """True where such a reduction reads a value."""
     readers = (graph.ops[index] for index in graph.consumers[value])
-    shape = graph.values[value].shape
-    return (
-        bool(shape)
-        and shape[-1] <= longest_row
-        and any(goes_along_rows(graph, reader) for reader in readers)
-    )
+    return any(goes_along_rows(graph, reader) for reader in readers)
 
 
 def _computes_with_constants(graph: Graph, op: Op) -> bool:

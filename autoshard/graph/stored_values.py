@@ -34,12 +34,22 @@ def stored_values(
     layout: LayoutPolicy,
     written: Mapping[int, int],
     addends: Mapping[int, int],
+    kept: Set[int] = frozenset(),
 ) -> list[bool]:
-    """Per value, whether it has a buffer."""
+    """Per value, whether it has a buffer.
+
+    Args:
+        graph: The program.
+        fusion: Policy.
+        layout: Policy.
+        written: As of `Written.by_value`.
+        addends: By sum that a scatter makes, what it is scattered into.
+        kept: Further values that are stored.
+    """
     computed, sources = (
         _computed_by_products(graph) if fusion.matmuls_read_single_source else (set(), set())
     )
-    kept = {*addends, *addends.values(), *sources}
+    kept = {*addends, *addends.values(), *sources, *kept}
     if fusion.materializes_scatter_sums:
         kept |= scattered_sums(graph)
     if fusion.stores_sliced_operands:

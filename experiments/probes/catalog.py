@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from experiments.probes import collectives, fusion, layout, memory, recomputing, schedule, vmem
+from experiments.probes import (
+    collectives,
+    fusion,
+    layout,
+    memory,
+    recomputing,
+    schedule,
+    softmax,
+    vmem,
+)
 from experiments.probes.probe import Probe
 
 PROBES: tuple[Probe, ...] = (
@@ -10,6 +19,7 @@ PROBES: tuple[Probe, ...] = (
     *collectives.PROBES,
     *schedule.PROBES,
     *fusion.PROBES,
+    *softmax.PROBES,
     *recomputing.PROBES,
     *layout.PROBES,
     *memory.PROBES,

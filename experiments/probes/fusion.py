@@ -48,24 +48,6 @@ def quantized_bits(bench: Bench) -> int:
     return max((bits for bits in (4, 8, 16) if is_stored(bits)), default=0)
 
 
-def longest_row(bench: Bench) -> int:
-    """A softmax of bfloat16 scores, from 512 elements a row on, and the sums of its rows."""
-
-    def program(_: Pin, query: Any, key: Any) -> Any:
-        scores = jnp.einsum("bqd,bkd->bqk", query, key).astype(jnp.float32) * 0.1
-        weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-        sums = jnp.sum(weights, axis=-1, keepdims=True)
-        return weights / sums, sums
-
-    longest = 0
-    for row in (512, 1024, 2048, 4096, 8192):
-        query, key = Array((8, 1024, 64), "bfloat16"), Array((8, row, 64), "bfloat16")
-        if "exponential" not in _fused_with_matmul(_whole(bench, program, query, key)):
-            break
-        longest = row
-    return longest
-
-
 def narrows_matmuls(bench: Bench) -> bool:
     """A float32 matmul whose result is scaled and narrowed, and read by two kernels."""
 
@@ -323,7 +305,6 @@ PROBES = (
     _fusion(fuses_into_matmuls),
     Probe(record="fusion.quantized_bits", unit="bits", measure=quantized_bits, platforms=TPU),
     Probe(record="fusion.kernels_per_window", unit="kernels", measure=kernels_per_window),
-    Probe(record="fusion.longest_row", unit="elements", measure=longest_row, platforms=TPU),
     _fusion(narrows_matmuls, CUDA),
     _fusion(sinks_into_loops),
     # With `fuses_into_matmuls` it says nothing more.

@@ -15,7 +15,7 @@ from autoshard.graph.program import Graph
 from tests.planner.traced import exported
 
 TPU = get_backend("tpu-v5e")
-LONGEST = TPU.fusion.longest_row
+LONGEST = TPU.fusion.softmax_rows[0]
 
 
 def found(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.graph.product_writes import written_by_products
+from autoshard.graph.program import Graph
 from tests.planner.traced import exported
 
 HEADS = jax.ShapeDtypeStruct((4, 2, 64, 32), jnp.bfloat16)
-LONGEST_ROW = 8192
+TPU = get_backend("tpu-v5e")
+
+
+def by_value(graph: Graph) -> Mapping[int, int]:
+    return written_by_products(graph, TPU.fusion, TPU.layout.num_lanes).by_value
 
 
 def written(fn: Any) -> str:
@@ -20,7 +27,7 @@ def written(fn: Any) -> str:
     graph, _ = exported(fn, HEADS, HEADS, mesh="x=2")
     product = next(op for op in graph.ops if op.name == "dot_general")
     made = product.results[0]
-    return graph.maker(written_by_products(graph, LONGEST_ROW).get(made, made)).name
+    return graph.maker(by_value(graph).get(made, made)).name
 
 
 def scores(query: Any, key: Any) -> Any:
@@ -57,5 +64,5 @@ def test_a_matmul_takes_scores_of_grouped_heads_along_their_rows() -> None:
     product = next(op for op in graph.ops if op.name == "dot_general")
     after = graph.ops[graph.consumers[product.results[0]][0]]
     assert after.name == "transpose"
-    kept = graph.maker(written_by_products(graph, LONGEST_ROW)[product.results[0]])
+    kept = graph.maker(by_value(graph)[product.results[0]])
     assert (kept.name, graph.values[kept.results[0]].bits) == ("multiply", 32)

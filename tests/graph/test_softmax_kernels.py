@@ -1,0 +1,151 @@
+"""Where a softmax of scores is computed, and what is written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.backends import get_backend
+from autoshard.graph.buffers import Buffers, find_buffers
+from autoshard.graph.program import Graph, Op
+from tests.planner.traced import exported
+
+HEADS = 8
+MADE, ROWS, KEPT = "with the matmul", "of its result", "of what it writes for it"
+
+
+def attention(heads: Callable[[Any, Any], Any], mask: bool = False) -> Callable[..., Any]:
+    """Attention whose queries are made by a function of `x` and weights, its keys by a matmul."""
+
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        key = jnp.einsum("btd,dhe->bthe", x, of_key)
+        scores = jnp.einsum("bqhe,bkhe->bhqk", heads(x, weight), key).astype(jnp.float32) * 0.1
+        if mask:
+            row = scores.shape[-1]
+            scores = jnp.where(jnp.tril(jnp.ones((row, row), bool)), scores, -1e9)
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum("bhqk,bkhe->bqhe", weights, key)
+
+    return program
+
+
+def planned(program: Any, row: int, head: int, chip: str) -> tuple[Graph, Buffers]:
+    x = jax.ShapeDtypeStruct((2, row, 256), jnp.bfloat16)
+    weight = jax.ShapeDtypeStruct((256, HEADS, head), jnp.bfloat16)
+    graph, _ = exported(program, x, weight, weight, mesh="d=1")
+    return graph, find_buffers(graph, get_backend(chip))
+
+
+def softmax(program: Any, row: int = 1024, head: int = 128, chip: str = "tpu-v5e") -> str:
+    """The kernel in which the softmax of a program is computed."""
+    graph, buffers = planned(program, row, head, chip)
+    maximum = next(op for op in graph.ops if op.name == "reduce" and not op.is_sum)
+    (exponential,) = (op for op in graph.ops if op.name == "exponential")
+    is_joined = maximum.index in buffers.joined
+    assert buffers.is_stored[exponential.results[0]] is not is_joined
+    if is_joined:
+        return MADE
+    return KEPT if buffers.is_stored[maximum.operands[0]] else ROWS
+
+
+def made(x: Any, weight: Any) -> Any:
+    return jnp.einsum("btd,dhe->bthe", x, weight)
+
+
+def scaled(x: Any, weight: Any) -> Any:
+    return made(x, weight) * 0.5
+
+
+def in_rows(x: Any, weight: Any) -> Any:
+    return (x @ weight.reshape(256, -1)).reshape(*x.shape[:2], HEADS, -1)
+
+
+def rotated(x: Any, weight: Any) -> Any:
+    left, right = jnp.split(made(x, weight), 2, -1)
+    return jnp.concatenate([left - right, left + right], -1)
+
+
+def interleaved(x: Any, weight: Any) -> Any:
+    heads = made(x, weight)
+    left, right = heads[..., ::2], heads[..., 1::2]
+    return jnp.stack([left - right, left + right], -1).reshape(heads.shape)
+
+
+def normalized(x: Any, weight: Any) -> Any:
+    heads = made(x, weight)
+    return heads * jax.lax.rsqrt(jnp.mean(jnp.square(heads), -1, keepdims=True))
+
+
+def shared(x: Any, weight: Any) -> Any:
+    return jnp.repeat(made(x, weight)[:, :, :2], HEADS // 2, 2)
+
+
+def sliced(x: Any, weight: Any) -> Any:
+    both = x @ jnp.concatenate([weight, weight], 1).reshape(256, -1)
+    return jnp.split(both, 2, -1)[1].reshape(*x.shape[:2], HEADS, -1)
+
+
+@pytest.mark.parametrize("heads", [made, scaled, in_rows, rotated])
+def test_a_matmul_takes_the_softmax_of_heads_that_lie_as_it_reads_them(heads: Any) -> None:
+    assert softmax(attention(heads)) == MADE
+
+
+@pytest.mark.parametrize("heads", [interleaved, normalized, shared, sliced])
+def test_of_heads_that_it_brings_into_order_or_computes_another_kernel_does(heads: Any) -> None:
+    assert softmax(attention(heads)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"), [(sliced, MADE), (normalized, MADE), (shared, ROWS), (interleaved, ROWS)]
+)
+def test_heads_of_less_than_all_lanes_are_in_order_unless_elements_were_copied_or_mixed(
+    heads: Any, expected: str
+) -> None:
+    assert softmax(attention(heads), head=64) == expected
+
+
+@pytest.mark.parametrize(
+    ("heads", "mask", "row", "expected"),
+    [
+        (made, False, 2048, MADE),
+        (made, False, 4096, KEPT),
+        (made, True, 2048, MADE),
+        (rotated, True, 2048, KEPT),
+        (rotated, True, 1024, MADE),
+        (sliced, False, 2048, ROWS),
+        (sliced, True, 2048, KEPT),
+        (sliced, True, 1024, ROWS),
+    ],
+)
+def test_of_long_rows_the_matmul_writes_what_the_softmax_reads(
+    heads: Any, mask: bool, row: int, expected: str
+) -> None:
+    assert softmax(attention(heads, mask), row) == expected
+
+
+def test_on_a_v5p_a_mask_makes_rows_too_long_half_as_soon() -> None:
+    assert softmax(attention(made, mask=True), 2048, chip="tpu-v5p") == KEPT
+    assert softmax(attention(made, mask=True), 1024, chip="tpu-v5p") == MADE
+
+
+def test_exponentials_that_are_only_summed_are_not_written() -> None:
+    def program(x: Any, weight: Any, _: Any) -> Any:
+        scores = jnp.einsum("btd,dhe->bhte", x, weight).astype(jnp.float32) * 0.1
+        return jax.nn.logsumexp(scores, -1)
+
+    graph, buffers = planned(program, 64, 8192, "tpu-v5e")
+    (exponential,) = (op for op in graph.ops if op.name == "exponential")
+    assert not buffers.weights
+    assert not buffers.is_stored[exponential.results[0]]
+
+
+def test_nothing_is_written_over_what_a_softmax_reads() -> None:
+    graph, buffers = planned(attention(sliced, mask=True), 2048, 128, "tpu-v5e")
+    (weights,) = buffers.weights
+    maximum: Op = graph.ops[buffers.weights[weights]]
+    read = buffers.owner[maximum.operands[0]]
+    assert buffers.intervals[read][1] > buffers.intervals[weights][0]
