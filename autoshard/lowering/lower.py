@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from autoshard.costing.combined_calls import combined_calls
 from autoshard.encoding.encode import Encoder
@@ -198,12 +199,15 @@ class _Walk:
         most = self.tasks.costing.backend.memory.combined_sum_bytes
         needs = [task.needs for task in body.tasks]
         num_bytes = [task.num_bytes for task in body.tasks]
-        for place, call in combined_calls(needs, num_bytes, keys, most).items():
+        rows: dict[int, Hashable] = {
+            place: self.rows_summed_with[task.op]
+            for place, task in enumerate(body.tasks)
+            if task.role is Role.SUMS and task.op in self.rows_summed_with
+        }
+        calls = dict(combined_calls(needs, num_bytes, keys, most))
+        calls.update(combined_calls(needs, num_bytes, rows, inf))
+        for place, call in calls.items():
             body.tasks[place] = body.tasks[place]._replace(call=call)
-        for place, task in enumerate(body.tasks):
-            if task.role is Role.SUMS and task.op in self.rows_summed_with:
-                last = self.rows_summed_with[task.op]
-                body.tasks[place] = task._replace(call=-1 - last)
 
     def _assumed(self, task: Task) -> AssumedKernel:
         """The kernel of a task as XLA's schedulers estimate it."""

@@ -308,6 +308,21 @@ def test_what_is_read_behind_a_barrier_waits_for_all_that_the_barrier_waits_for(
     assert order.index(cotangent) < order.index(again)
 
 
+def test_rows_that_a_barrier_puts_behind_others_are_summed_apart() -> None:
+    def step(rows: jax.Array, table: jax.Array, later: jax.Array) -> tuple[jax.Array, ...]:
+        first = jnp.tanh(jnp.tanh(table[rows]) @ jnp.ones((256, 256)))
+        again, first = jax.lax.optimization_barrier((later, first))
+        return jnp.tanh(again[rows]), first
+
+    table = jax.ShapeDtypeStruct((65536, 256), jnp.float32)
+    rows = jax.ShapeDtypeStruct((128,), jnp.int32)
+    shardings = {"in_shardings": (jax.P(), jax.P("x"), jax.P("x")), "out_shardings": jax.P()}
+    graph, wishes = exported(step, rows, table, table, mesh="x=4", **shardings)
+    account = plan(graph, "x=4", wishes, None, "tpu-v5e").account
+    sums = [one.kind for one in account.collectives]
+    assert sums == ["all-reduce", "all-reduce"]
+
+
 def test_a_host_runs_ops_in_program_order() -> None:
     assert plan(chain(64, 64), "x=4", hardware="cpu-host").account.memory.order == ()
 
