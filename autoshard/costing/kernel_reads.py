@@ -154,11 +154,10 @@ class KernelReads:
         """float64[num_candidates]: as how many bytes elements count that a reduction takes up.
 
         Beside being read, once for all reductions of a kernel; nothing beside a matmul, or where
-            the kernel writes what it takes up.
+        the kernel writes what it takes up.
         """
         passes, buffers = self.costing.passes, self.buffers
-        is_written = op.index in self._softmaxes
-        if passes is None or op.index in buffers.joined or is_written:
+        if passes is None or op.index in buffers.joined or op.index in self._softmaxes:
             return 0.0
         is_plain = buffers.is_stored[op.operands[0]] and op.index not in self.facts.run_with
         rate = passes.plain_reduced if is_plain else passes.narrowed

@@ -54,12 +54,12 @@ def written_by_products(graph: Graph, fusion: FusionPolicy, num_lanes: int) -> W
         num_lanes: As of `LayoutPolicy`.
     """
     there = there_at(graph)
-    ways = {product: _way(graph, product, there) for product in _products(graph)}
-    made = {value for way in ways.values() for value in way}
+    ways = [(product, _way(graph, product, there)) for product in _products(graph)]
+    made = {value for _, way in ways for value in way}
     written: dict[int, int] = {}
     with_softmax = set()
-    for product, way in reversed(ways.items()):
-        way = list(takewhile(lambda value: value not in written, way))
+    for product, whole in reversed(ways):
+        way = list(takewhile(lambda value: value not in written, whole))
         kernel = softmax_kernel(graph, product, way, made, fusion, num_lanes)
         if kernel is SoftmaxKernel.OF_MATMUL:
             with_softmax.add(product.index)

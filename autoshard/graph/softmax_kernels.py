@@ -23,6 +23,9 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.transposed_operands import batch_leads
 
+_WIDER = 4
+"""Times by which masked rows have to be shorter where the matmul makes `float32`: 512 on a v5e."""
+
 
 class SoftmaxKernel(Enum):
     """What computes a softmax of a matmul's result."""
@@ -46,7 +49,7 @@ def softmax_kernel(
         graph: The program.
         product: Matmul or convolution.
         way: Values from its result on, each made of the one before.
-        written: Values that matmuls before it make, with what they compute of them.
+        written: Values that matmuls make, with what they compute of them.
         fusion: Policy.
         num_lanes: As of `LayoutPolicy`.
     """
@@ -60,7 +63,7 @@ def softmax_kernel(
     is_short = row <= fusion.narrow_score_rows[is_masked]
     made = [_made_in_order(graph, product, place, written, num_lanes) for place in range(2)]
     if None not in made:
-        most = fusion.softmax_rows[is_masked] // (4 if is_masked and bits >= 32 else 1)
+        most = fusion.softmax_rows[is_masked] // (_WIDER if is_masked and bits >= 32 else 1)
         if row <= most and (is_short or written >= set(made)):
             return SoftmaxKernel.OF_MATMUL
     is_summed_alone = not any(_weights(graph, op) for op in maxima)
