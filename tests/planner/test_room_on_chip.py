@@ -46,6 +46,7 @@ def test_a_budget_that_the_leanest_plan_meets_is_met(least: int, share: float) -
     assert 0 <= data.solver.gap <= 1
 
 
+@pytest.mark.slow
 def test_below_the_least_there_is_no_plan(least: int) -> None:
     data = embedding_within(least - 1)
     assert not data.is_feasible
