@@ -23,7 +23,10 @@ from autoshard.remat.forward_ops import forward_ops, same_equations, value_paths
 from autoshard.remat.joint_program import JointProgram
 
 MOST_SETS = 3
-"""Sets of residuals that are planned, at most. A choice: each takes as long as a plan."""
+"""Sets of residuals that are planned, at most, once one but the leanest fits. A choice: each takes
+as long as a plan."""
+_MOST_UNFIT = 5
+"""The same while none does."""
 _MOST_SOLVES = 2 * MOST_SETS
 """Of the joint problem, at most: one may find a set that was planned."""
 JOINT_GAP = 0.02
@@ -183,9 +186,9 @@ class RematSearch:
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
-        fits, fails = 0, None  # limits between which the next one lies
+        fits, fails, num_failed = 0, None, 0  # limits between which the next one lies
         for _ in range(_MOST_SOLVES):
-            if self.searches.is_over or len(self._tried) == MOST_SETS:
+            if self.searches.is_over or self._has_enough():
                 break
             limited = problem.within(limit)
             found = self.searches.another(
@@ -206,12 +209,17 @@ class RematSearch:
             if tried.fits:
                 fits, limit = limit, limit + left
             else:
-                fails = problem.device_bytes(choices)
-                limit = fails + min(left, -1)
+                fails, num_failed = problem.device_bytes(choices), num_failed + 1
+                limit = fails + min(num_failed * left, -1)
             if fails is not None and not fits < limit < fails:
                 limit = (fits + fails) // 2
             hints = [found.choices]
         return shardings, bound
+
+    def _has_enough(self) -> bool:
+        """True once as many sets are planned as are where one fits beside the leanest, or none."""
+        finds = any(one.fits for one in self._tried[1:])
+        return len(self._tried) >= (MOST_SETS if finds else _MOST_UNFIT)
 
     def _planned(self, kept: tuple[str, ...], choices: tuple[int, ...] | None = None) -> _Tried:
         """Plan the program that keeps these residuals."""
