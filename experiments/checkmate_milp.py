@@ -57,7 +57,7 @@ class StepGraph:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the integer program answers.
+    """The answer of the integer program.
 
     Args:
         seconds: Of all that is computed in a step; None where nothing was found.

@@ -47,7 +47,7 @@ _DROPOUT = {"dropout_gpt": GptConfig(), "dropout_gpt_scan": GptConfig(scan=True)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far the results of two runs are apart.
+    """The largest differences between the results of two runs.
 
     Args:
         relative: Of gradients' moments and the loss, in the worst array: the largest difference

@@ -1,4 +1,4 @@
-"""Which operand of an equation, or result of a body, an op's operand is in the user's program."""
+"""Operands of equations, and results of bodies, that an op's operands are in the user's program."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _operand_place(
     operand_paths: Mapping[str, tuple[str | None, ...]],
     num_earlier: int,
 ) -> int:
-    """Which operand of an equation, or result of a body, a value is; -1 when it is none.
+    """The operand of an equation, or result of a body, that a value is; -1 when it is none.
 
     Of an equation that reads it several times as its op does, the operand after so many of them.
     """

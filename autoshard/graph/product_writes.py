@@ -28,7 +28,7 @@ _MOST_FUSED = 64
 
 
 class Written(NamedTuple):
-    """What products write.
+    """Values that products write.
 
     Args:
         by_value: What is written in the place of each product, and of each value on the way from
@@ -41,7 +41,7 @@ class Written(NamedTuple):
 
 
 def written_by_products(graph: Graph, fusion: FusionPolicy, num_lanes: int) -> Written:
-    """What products write where they go on with what reads them.
+    """Values that products write, which go on with what reads them.
 
     A product goes on with the element-wise ops that alone read what is there so far, if all else
     that they need is there before; what adds two products up belongs to the later of them. What

@@ -12,7 +12,7 @@ v5e and a v5p.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from math import prod
 
@@ -28,7 +28,7 @@ _WIDER = 4
 
 
 class SoftmaxKernel(Enum):
-    """What computes a softmax of a matmul's result."""
+    """The kernel that computes a softmax of a matmul's result."""
 
     OF_MATMUL = "the matmul"
     OF_RESULT = "another kernel, of what the matmul makes"
@@ -66,8 +66,9 @@ def softmax_kernel(
         most = fusion.softmax_rows[is_masked] // (_WIDER if is_masked and bits >= 32 else 1)
         if row <= most and (is_short or written >= set(made)):
             return SoftmaxKernel.OF_MATMUL
-    is_summed_alone = not any(_weights(graph, op) for op in maxima)
-    return SoftmaxKernel.OF_RESULT if is_short or is_summed_alone else SoftmaxKernel.OF_SCORES
+    if is_short or not any(_weights(graph, op) for op in maxima):
+        return SoftmaxKernel.OF_RESULT
+    return SoftmaxKernel.OF_SCORES
 
 
 def written_weights(
@@ -95,15 +96,16 @@ def _is_maximum(graph: Graph, op: Op) -> bool:
     return op.op_class is OpClass.REDUCE and not op.is_sum and goes_along_rows(graph, op)
 
 
-def _weights(graph: Graph, maximum: Op) -> Iterator[int]:
-    """What is computed of rows and their maxima, summed, and read by a matmul.
+def _weights(graph: Graph, maximum: Op) -> list[int]:
+    """Values computed of rows and their maxima that are summed, and read by a matmul.
 
     Nothing where the rows are turned for it: sums and matmuls compute it each.
     """
     size = prod(graph.values[maximum.operands[0]].shape)
     rows = trace_back(graph, maximum.operands, lambda op, _: _is_fused(op))
     if any(graph.maker(value).name == "transpose" for value in rows.inner):
-        return
+        return []
+    found = []
     for end in trace_forward(graph, maximum.results[0], _is_fused):
         weights = end.operands[0]
         if end.op_class is not OpClass.REDUCE or not end.is_sum:
@@ -111,7 +113,8 @@ def _weights(graph: Graph, maximum: Op) -> Iterator[int]:
         if is_elementwise(graph.maker(weights)) and prod(graph.values[weights].shape) == size:
             ends = trace_forward(graph, weights, _is_fused)
             if any(one.op_class in PRODUCTS for one in ends):
-                yield weights
+                found.append(weights)
+    return found
 
 
 def _is_fused(op: Op) -> bool:
@@ -122,12 +125,12 @@ def _reads_beside(graph: Graph, way: Sequence[int]) -> bool:
     """True where more than the product and constants are on the way: a mask or a bias."""
     for value in way[1:]:
         others = set(graph.maker(value).operands) - set(way)
-        if any(not _is_splat(graph, other) for other in others):
+        if any(not _is_one_number(graph, other) for other in others):
             return True
     return False
 
 
-def _is_splat(graph: Graph, value: int) -> bool:
+def _is_one_number(graph: Graph, value: int) -> bool:
     """True for one number everywhere."""
     ends = trace_back(graph, [value], lambda op, _: op.name in ("broadcast_in_dim", "convert"))
     return all(not graph.values[end].shape for end in ends.frontier)
