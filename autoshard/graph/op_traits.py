@@ -66,6 +66,11 @@ def is_elementwise(op: Op) -> bool:
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
 
 
+def is_fusible(op: Op) -> bool:
+    """True for an op of the program that compilers compute with what reads it."""
+    return op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE
+
+
 def is_widening(graph: Graph, value: int) -> bool:
     """True where a value is another one with wider elements."""
     op = graph.maker(value)

@@ -12,9 +12,9 @@ from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.last_uses import loop_of
 from autoshard.graph.op_traits import (
     ELEMENTWISE,
-    FUSIBLE,
     RENAMES,
     is_elementwise,
+    is_fusible,
     is_widening,
     keeps_order,
     renames,
@@ -201,7 +201,7 @@ def there_at(graph: Graph) -> list[int]:
     there = [0] * len(graph.values)
     for op in graph.ops:
         time = op.index
-        if op.kind is OpKind.FREE or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE):
+        if op.kind is OpKind.FREE or is_fusible(op):
             time = max((there[value] for value in op.operands), default=0)
         for value in op.results:
             there[value] = time

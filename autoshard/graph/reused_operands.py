@@ -7,7 +7,7 @@ from math import prod
 
 from autoshard.backends import Backend
 from autoshard.graph.dataflow import trace_back
-from autoshard.graph.op_traits import FUSIBLE, is_elementwise, keeps_order
+from autoshard.graph.op_traits import FUSIBLE, is_elementwise, is_fusible, keeps_order
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import factors_of
 
@@ -115,8 +115,7 @@ def _reduced_with(graph: Graph, stored: Sequence[bool], op: Op) -> Set[int]:
     """Operands of an op that it reads with the sums of their rows: one kernel does both."""
 
     def is_fused(maker: Op, value: int) -> bool:
-        is_computed = maker.kind is OpKind.COMPUTE and maker.op_class in FUSIBLE
-        return is_computed and not stored[value]
+        return is_fusible(maker) and not stored[value]
 
     def is_in_kernel(maker: Op, value: int) -> bool:
         return is_fused(maker, value) or _is_along_rows(maker)

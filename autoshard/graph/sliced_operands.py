@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.graph.dataflow import trace_forward
-from autoshard.graph.op_traits import FUSIBLE, TRANSPARENT, is_constraint, splits_last
+from autoshard.graph.op_traits import TRANSPARENT, is_constraint, is_fusible, splits_last
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.transposed_operands import works_in_heads
 
@@ -59,4 +59,4 @@ def _is_split_for_heads(graph: Graph, matmul: Op) -> bool:
 
 
 def _is_computed_through(op: Op) -> bool:
-    return is_constraint(op) or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE)
+    return is_constraint(op) or is_fusible(op)

@@ -18,7 +18,7 @@ from math import prod
 
 from autoshard.backends import FusionPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
-from autoshard.graph.op_traits import FUSIBLE, is_elementwise
+from autoshard.graph.op_traits import is_elementwise, is_fusible
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.transposed_operands import batch_leads
@@ -102,23 +102,19 @@ def _weights(graph: Graph, maximum: Op) -> list[int]:
     Nothing where the rows are turned for it: sums and matmuls compute it each.
     """
     size = prod(graph.values[maximum.operands[0]].shape)
-    rows = trace_back(graph, maximum.operands, lambda op, _: _is_fused(op))
+    rows = trace_back(graph, maximum.operands, lambda op, _: is_fusible(op))
     if any(graph.maker(value).name == "transpose" for value in rows.inner):
         return []
     found = []
-    for end in trace_forward(graph, maximum.results[0], _is_fused):
+    for end in trace_forward(graph, maximum.results[0], is_fusible):
         weights = end.operands[0]
         if end.op_class is not OpClass.REDUCE or not end.is_sum:
             continue
         if is_elementwise(graph.maker(weights)) and prod(graph.values[weights].shape) == size:
-            ends = trace_forward(graph, weights, _is_fused)
+            ends = trace_forward(graph, weights, is_fusible)
             if any(one.op_class in PRODUCTS for one in ends):
                 found.append(weights)
     return found
-
-
-def _is_fused(op: Op) -> bool:
-    return op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE
 
 
 def _reads_beside(graph: Graph, way: Sequence[int]) -> bool:
@@ -162,7 +158,7 @@ def _made_in_order(
         if op.name == "transpose":
             is_turned = is_turned or _moves_batch(op)
         elif op.name != "convert":
-            lies = not is_turned and not _is_fused(op) and batch_leads(rule, place)
+            lies = not is_turned and not is_fusible(op) and batch_leads(rule, place)
             return value if is_narrow or lies else None
         value = op.operands[0]
     return value

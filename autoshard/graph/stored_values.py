@@ -9,7 +9,7 @@ from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.index_uses import store_widely_indexed
 from autoshard.graph.library_copies import is_read_reversed
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise, is_fusible
 from autoshard.graph.product_writes import meeting
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.recomputing import (
@@ -119,8 +119,7 @@ def _is_written_with_a_sum(
 
 def _is_fused_through(graph: Graph, op: Op, num_elements: int) -> bool:
     """True for an op that readers compute, of as many elements."""
-    is_fused = op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE
-    return is_fused and prod(graph.values[op.results[0]].shape) == num_elements
+    return is_fusible(op) and prod(graph.values[op.results[0]].shape) == num_elements
 
 
 def is_stored_constant(op: Op) -> bool:
