@@ -256,7 +256,7 @@ class StreamMessage:
         return self.message.words * grown
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**16)
 def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[StreamMessage, ...]:
     """Every collective of a candidate in steps, those of its sums included.
 

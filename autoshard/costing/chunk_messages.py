@@ -6,8 +6,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.program import PRODUCTS, Op
@@ -25,11 +23,4 @@ class ChunkMessages:
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run; 0 for matmuls in one piece."""
-        return np.array(
-            [
-                0.0
-                if candidate.streamed is None
-                else self.facts.costing.streamed_seconds(self.facts.graph, op, candidate)[1]
-                for candidate in candidates
-            ]
-        )
+        return self.facts.costing.chunk_seconds(self.facts.graph, op, candidates).sent

@@ -30,7 +30,8 @@ from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.space_to_batch import copied_elements
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, Value
-from autoshard.layouts import MeshParts
+from autoshard.identity_cache import IdentityCache
+from autoshard.layouts import MeshParts, Parts
 from cost_models import (
     AlphaBetaModel,
     ElementPasses,
@@ -50,6 +51,21 @@ def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
     return AlphaBetaModel(hardware, [(axis.name, axis.size) for axis in parts.mesh.axes])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSeconds:
+    """Seconds of one run of a matmul in chunks: float64[num_candidates] each.
+
+    Args:
+        compute: In which it computes.
+        sent: In which it communicates.
+        passing: In which the pieces of one step are passed on to neighbours.
+    """
+
+    compute: FloatArray
+    sent: FloatArray
+    passing: FloatArray
+
+
 @dataclass(slots=True)
 class Costing(MoveCosts):
     """Seconds of kernels and collectives on one machine.
@@ -57,17 +73,13 @@ class Costing(MoveCosts):
     Args as of `MoveCosts`.
     """
 
-    _shards: dict[int, tuple[tuple[Candidate, ...], CandidateArrays]] = field(default_factory=dict)
+    _shards: IdentityCache[CandidateArrays] = field(default_factory=IdentityCache)
+    _chunks: IdentityCache[ChunkSeconds] = field(default_factory=IdentityCache)
+    _messages: dict[tuple[str, Parts, bool, bool, float], float] = field(default_factory=dict)
 
     def arrays(self, candidates: tuple[Candidate, ...]) -> CandidateArrays:
         """Pieces that candidates cut operands and results into."""
-        found = self._shards.get(id(candidates))
-        if found is None or found[0] is not candidates:
-            found = self._shards[id(candidates)] = (
-                candidates,
-                candidate_arrays(self.parts, candidates),
-            )
-        return found[1]
+        return self._shards.get(lambda: candidate_arrays(self.parts, candidates), candidates)
 
     @property
     def passes(self) -> ElementPasses | None:
@@ -224,41 +236,46 @@ class Costing(MoveCosts):
         """Dimensions of an op's (first) result as they are made, major to minor."""
         return made_order(graph, op, graph.consumers[op.results[0]])
 
-    def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
-        """Seconds that one run of a product in steps computes and communicates.
+    def chunk_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> ChunkSeconds:
+        """Seconds of the candidates of a matmul that run in chunks; 0 of the others."""
+        values = [graph.values[value] for value in (*op.operands, *op.results)]
+        types = tuple((value.dtype, value.bits) for value in values)
+        key = (op.rule, op.name, op.op_class, op.flops, op.is_exact, types)
+        return self._chunks.get(
+            lambda: self._chunk_seconds(graph, op, candidates), candidates, key=key
+        )
+
+    def _chunk_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> ChunkSeconds:
+        """As `chunk_seconds`.
 
         Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
         on its way is hidden behind the product of another is in `encoding.hidden_communication`.
         """
-        assert op.rule is not None
-        assert candidate.streamed is not None
-        steps = candidate.streamed.num_steps
-        panels = panel_elements(self.parts, op.rule, candidate)
-        num_bytes = sum(
-            elements * self.step_bits(graph, op, place) / 8
-            for place, elements in enumerate(panels, start=1)
-        )
-        num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
-        flops, dtype = self.padded_flops(op, (candidate,)) / steps, self.operand_dtype(graph, op)
-        one = self.model.compute_seconds(flops, np.asarray(num_bytes), dtype, op.op_class.value)
+        found = ChunkSeconds(*(np.zeros(len(candidates)) for _ in range(3)))
+        places = [place for place, one in enumerate(candidates) if one.streamed is not None]
+        if not places or op.rule is None:
+            return found
+        in_steps = tuple(candidates[place] for place in places)
+        steps = np.array([one.streamed.num_steps for one in in_steps if one.streamed])
+        bits = [self.step_bits(graph, op, place) for place in range(3)]
+        num_bytes = 2.0 * np.array([self.step_sums_bytes(graph, op, one) for one in in_steps])
+        panels = np.array([panel_elements(self.parts, op.rule, one) for one in in_steps])
+        num_bytes += panels @ np.array(bits[1:]) / 8
+        flops, dtype = self.padded_flops(op, in_steps) / steps, self.operand_dtype(graph, op)
+        one_step = self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value)
         if op.op_class is OpClass.MATMUL:
-            one = one + self.window_seconds(flops, dtype)
-        sent = sum(
-            self.message_seconds(found, self.step_bits(graph, op, found.place))
-            * found.message.count
-            for found in messages_of(self.parts, op.rule, candidate)
-        )
-        return float(one[0]) * steps, sent
-
-    def passing_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
-        """Seconds in which the pieces of one step of a product are passed on; 0 for panels."""
-        if candidate.streamed is None or op.rule is None:
-            return 0.0
-        return sum(
-            self.message_seconds(found, self.step_bits(graph, op, found.place))
-            for found in messages_of(self.parts, op.rule, candidate)
-            if found.is_shift
-        )
+            one_step = one_step + self.window_seconds(flops, dtype)
+        found.compute[places] = one_step * steps
+        for place, candidate in zip(places, in_steps, strict=True):
+            for message in messages_of(self.parts, op.rule, candidate):
+                seconds = self.message_seconds(message, bits[message.place])
+                found.sent[place] += seconds * message.message.count
+                found.passing[place] += seconds * message.is_shift
+        return found
 
     def step_bits(self, graph: Graph, op: Op, place: int) -> int:
         """Bits of an element that a product in steps sends: of an operand, as it is multiplied.
@@ -279,13 +296,19 @@ class Costing(MoveCosts):
 
         Of pieces that go both ways there are two, and each takes half of both together.
         """
-        num_bytes = np.asarray(found.num_elements(self.parts) * bits / 8)
-        axes = self.axis_parts(found.parts)
-        if found.is_shift:
-            if not found.both_ways:
-                return float(self.model.shift_seconds(num_bytes, axes))
-            return float(self.model.shift_seconds(2.0 * num_bytes, axes, both_ways=True)) / 2
-        return float(self.collective_seconds(found.message.kind, axes, num_bytes))
+        num_bytes, kind = found.num_elements(self.parts) * bits / 8, found.message.kind
+        key = (kind, found.parts, found.is_shift, found.both_ways, num_bytes)
+        seconds = self._messages.get(key)
+        if seconds is None:
+            axes, amount = self.axis_parts(found.parts), np.asarray(num_bytes)
+            if not found.is_shift:
+                seconds = float(self.collective_seconds(kind, axes, amount))
+            elif found.both_ways:
+                seconds = float(self.model.shift_seconds(2.0 * amount, axes, both_ways=True)) / 2
+            else:
+                seconds = float(self.model.shift_seconds(amount, axes))
+            self._messages[key] = seconds
+        return seconds
 
     def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes of the sums that a device makes for a product in steps, 32 bits wide at least."""

@@ -85,10 +85,13 @@ class KernelTime:
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run."""
-        found = self._kernel_seconds(op, candidates)
-        for index, one in enumerate(candidates):
-            if one.streamed is not None:
-                found[index] = self.costing.streamed_seconds(self.graph, op, one)[0]
+        plain = [place for place, one in enumerate(candidates) if one.streamed is None]
+        if len(plain) == len(candidates):
+            return self._kernel_seconds(op, candidates)
+        found = self.costing.chunk_seconds(self.graph, op, candidates).compute.copy()
+        if plain:
+            whole = tuple(candidates[place] for place in plain)
+            found[plain] = self._kernel_seconds(op, whole)
         return found
 
     def more_seconds(self, op: Op, candidates: Candidates, one_waits: bool) -> FloatArray:

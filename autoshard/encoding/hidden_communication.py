@@ -35,7 +35,7 @@ a training step of two layers of an 8B Llama for 2 x 4 v5e chips takes 1.7 % lon
 NUM_LEVELS = 8  # of slack, so that reads alike in all but their place share one array of costs
 
 
-def exposed_seconds(seconds: FloatArray, slack: float) -> FloatArray:
+def exposed_seconds(seconds: FloatArray, slack: float | FloatArray) -> FloatArray:
     """What a collective costs where it may take so long unnoticed."""
     return np.maximum(seconds * LEAST_EXPOSED_SHARE, seconds - slack)
 
@@ -168,25 +168,6 @@ class _Demands:
         return self._known[key]
 
 
-def hidden_in_steps(graph: Graph, costing: Costing, op: Op, candidate: Candidate) -> float:
-    """Seconds of one run of a product for pieces on their way while another one is multiplied.
-
-    Of `n` steps all but one pass pieces on, so with `c` seconds of computing and `m` of messages in
-    each, at least `c + (n - 1) max(c, m)` go by. Sums that go round hide nothing where the compiler
-    makes such loops of scattered sums by itself: those are priced as if it did not.
-    """
-    streamed = candidate.streamed
-    is_async = costing.backend.schedule.is_async("collective-permute")
-    if streamed is None or not streamed.rings or not is_async:
-        return 0.0
-    if 0 in streamed.moved and costing.backend.collectives.windows_reduce_scatters:
-        return 0.0
-    passing = costing.passing_seconds(graph, op, candidate)
-    compute, _ = costing.streamed_seconds(graph, op, candidate)
-    exposed = exposed_seconds(np.asarray(passing), compute / streamed.num_steps)
-    return (streamed.num_steps - 1) * (passing - float(exposed))
-
-
 def _run_beside(costing: Costing, candidates: Sequence[Candidate]) -> npt.NDArray[np.bool_]:
     """bool[num_candidates]: whether all sums of a candidate may run beside computing."""
     schedule = costing.backend.schedule
@@ -211,5 +192,20 @@ def hidden_sums(
 def hidden_in_products(
     graph: Graph, costing: Costing, op: Op, candidates: tuple[Candidate, ...]
 ) -> FloatArray:
-    """float64[num_candidates]: seconds off one run of an op for pieces that go round meanwhile."""
-    return np.array([hidden_in_steps(graph, costing, op, c) for c in candidates])
+    """float64[num_candidates]: seconds off one run of an op for pieces that go round meanwhile.
+
+    Of `n` steps all but one pass pieces on, so with `c` seconds of computing and `m` of messages in
+    each, at least `c + (n - 1) max(c, m)` go by. Sums that go round hide nothing where the compiler
+    makes such loops of scattered sums by itself: those are priced as if it did not.
+    """
+    if not costing.backend.schedule.is_async("collective-permute"):
+        return np.zeros(len(candidates))
+    makes_loops = costing.backend.collectives.windows_reduce_scatters
+    steps = np.ones(len(candidates))
+    for place, one in enumerate(candidates):
+        streamed = one.streamed
+        if streamed is not None and streamed.rings and not (makes_loops and 0 in streamed.moved):
+            steps[place] = streamed.num_steps
+    chunks = costing.chunk_seconds(graph, op, candidates)
+    exposed = exposed_seconds(chunks.passing, chunks.compute / steps)
+    return (steps - 1.0) * (chunks.passing - exposed)

@@ -11,7 +11,7 @@ from autoshard.costing.costing import Costing
 from autoshard.costing.matmul_epilogue import is_apart
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.hidden_communication import hidden_in_steps
+from autoshard.encoding.hidden_communication import hidden_in_products
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.barriers import barriers
 from autoshard.graph.computed_again import computes_again
@@ -148,7 +148,7 @@ class OpTasks:
                 self._at[op.index] = body, made
             return
         priced = list(sharing(collectives, sent))
-        passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
+        (passed,) = hidden_in_products(self.encoded.graph, self.costing, op, (candidate,))
         if passed > 0:  # chunks that are passed on while the matmul of others runs
             beside, priced = _split(priced, passed)
             sending = self._send(body, beside, needs, is_async=True)

@@ -11,7 +11,7 @@ from autoshard.apply.scheduled.lower import lower
 from autoshard.apply.scheduled.received import received_bytes
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of, extents_of, messages_of
-from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, hidden_in_steps
+from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, hidden_in_products
 from autoshard.graph.program import Graph, Op
 from autoshard.loops.dot_schedule import DotSchedule
 from tests.planner.graphs import encoder_for, parts_of
@@ -111,9 +111,9 @@ def test_pieces_hide_behind_products_where_permutations_run_beside_them(moved: s
         ("h100", True),
     ):
         costing = encoder_for(graph, mesh, hardware=hardware).costing
-        hidden = hidden_in_steps(graph, costing, op, candidate)
-        compute, sent = costing.streamed_seconds(graph, op, candidate)
-        passing = costing.passing_seconds(graph, op, candidate)
+        (hidden,) = hidden_in_products(graph, costing, op, (candidate,))
+        chunks = costing.chunk_seconds(graph, op, (candidate,))
+        (compute,), (sent,), (passing,) = chunks.compute, chunks.sent, chunks.passing
         assert sent >= passing * (steps - 1)
         exposed = max(passing * LEAST_EXPOSED_SHARE, passing - compute / steps)
         expected = (steps - 1) * (passing - exposed) if is_hidden else 0.0

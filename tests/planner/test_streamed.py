@@ -169,7 +169,8 @@ def test_more_steps_take_longer_and_hold_less(hardware: str) -> None:
         if candidate.streamed.rings:
             continue
         found = groups.setdefault((candidate.operands, candidate.results), [])
-        seconds = sum(costing.streamed_seconds(graph, op, candidate))
+        chunks = costing.chunk_seconds(graph, op, (candidate,))
+        (seconds,) = chunks.compute + chunks.sent
         held = costing.streamed_bytes(graph, op, candidate)
         found.append((candidate.streamed.num_steps, seconds, held))
     assert any(len(found) > 1 for found in groups.values())
@@ -297,9 +298,9 @@ def test_every_step_has_windows_that_no_arithmetic_runs_beside() -> None:
     candidate = offered(graph, op, costing.parts)[0]
     assert candidate.streamed is not None
     backend = costing.backend
-    seconds, _ = costing.streamed_seconds(graph, op, candidate)
+    (seconds,) = costing.chunk_seconds(graph, op, (candidate,)).compute
     costing.backend = replace(backend, layout=replace(backend.layout, mxu_window_cycles=0.0))
-    without, _ = costing.streamed_seconds(graph, op, candidate)
+    (without,) = costing.chunk_seconds(graph, op, (candidate,)).compute
     steps, clock = candidate.streamed.num_steps, compute.clock_hertz
     assert clock is not None
     cycles = 2 * 4096**3 / 4 / steps / compute.matmul.bfloat16 * clock
