@@ -148,7 +148,7 @@ class OpTasks:
                 self._at[op.index] = body, made
             return
         priced = list(sharing(collectives, sent))
-        (passed,) = hidden_in_products(self.encoded.graph, self.costing, op, (candidate,))
+        passed = float(hidden_in_products(self.encoded.graph, self.costing, op, (candidate,))[0])
         if passed > 0:  # chunks that are passed on while the matmul of others runs
             beside, priced = _split(priced, passed)
             sending = self._send(body, beside, needs, is_async=True)
