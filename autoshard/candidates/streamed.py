@@ -18,7 +18,7 @@ from autoshard.candidates.candidate import Candidate, Streamed
 from autoshard.candidates.rings import RingOffers
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph, Op
-from autoshard.graph.rule import Rule, factors_of
+from autoshard.graph.rule import Dims, Rule, factors_of
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.loops import Message, messages
 from autoshard.loops.dot_schedule import DotSchedule, plain_statement, with_plain_names
@@ -272,6 +272,7 @@ def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[Str
     assert streamed is not None
     panel = streamed.panel // units[streamed.over]
     alike = replace(candidate, streamed=replace(streamed, panel=panel))
+    small, alike = _of_parted_factors(small, alike)
     tensors = (*rule.results, *rule.operands)
     scales = [prod(units[factor] for (factor,) in dims) for dims in tensors]
     return tuple(
@@ -326,6 +327,50 @@ def _units(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...
     shares, rest = divmod(step, parts.mesh.num_devices)  # each step takes from every home alike
     units[streamed.over] = 1 if rest else gcd(units[streamed.over], shares)
     return tuple(units)
+
+
+def _of_parted_factors(rule: Rule, candidate: Candidate) -> tuple[Rule, Candidate]:
+    """The product and a candidate of it without factors of size 1, as far as each tensor has more.
+
+    What is left is numbered as it comes, and of the candidate what its schedule follows from: so
+    products of more and of fewer dimensions share their forms.
+    """
+    streamed, tensors = candidate.streamed, (*rule.results, *rule.operands)
+    assert streamed is not None
+    kept = {factor for factor, size in enumerate(rule.factor_sizes) if size > 1} | {streamed.over}
+    for dims in tensors:
+        if dims and not kept & factors_of(dims):
+            kept |= set(dims[0])
+    in_order = dict.fromkeys(f for dims in tensors for (f,) in dims if f in kept)
+    number = {factor: place for place, factor in enumerate(in_order)}
+
+    def numbered(tensors: tuple[Dims, ...]) -> tuple[Dims, ...]:
+        return tuple(tuple((number[f],) for (f,) in dims if f in kept) for dims in tensors)
+
+    def of(tensors: tuple[Dims, ...], layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+        return tuple(
+            tuple(cut for (f,), cut in zip(dims, layout, strict=True) if f in kept)
+            for dims, layout in zip(tensors, layouts, strict=True)
+        )
+
+    return (
+        Rule(
+            tuple(rule.factor_sizes[factor] for factor in number),
+            numbered(rule.operands),
+            numbered(rule.results),
+            frozenset(number[factor] for factor in rule.reduction & kept),
+        ),
+        Candidate(
+            of(rule.operands, candidate.operands),
+            of(rule.results, candidate.results),
+            candidate.cut,
+            streamed=replace(
+                streamed,
+                needs=of(rule.operands, streamed.needs),
+                over=number[streamed.over],
+            ),
+        ),
+    )
 
 
 def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -159,29 +160,29 @@ class Placed:
             offsets[tuple(lane.items())] = offset
         return offsets
 
-    def _piece_key(self, tensor: str, at: Mapping[str, int]) -> tuple[int | None, ...]:
-        """The same for turns that need the same piece: the digits that are fixed."""
+    def _piece_digits(self, tensor: str, at: Mapping[str, Any]) -> Iterator[Any]:
+        """The digits of a piece that are fixed: equal in turns that need the same piece."""
         schedule = self.schedule
-        return tuple(
-            schedule.value(leaf, at) if set(schedule.loops_of(leaf)) <= at.keys() else None
-            for name in schedule.statement.access(tensor).indices
-            for leaf, _ in schedule.leaves(name)
-        )
+        for name in schedule.statement.access(tensor).indices:
+            for leaf, _ in schedule.leaves(name):
+                if set(schedule.loops_of(leaf)) <= at.keys():
+                    yield schedule.value(leaf, at)
 
     def _offset(
         self, tensor: str, loop: str, extent: int, outer: dict[str, int]
     ) -> Coordinates | None:
-        def key(processor: Coordinates, turn: int) -> tuple[int | None, ...]:
-            return self._piece_key(tensor, {**outer, **self.at_processor(processor), loop: turn})
-
-        processors = list(grid_points(self.grid))
-        keys = {(p, turn): key(p, turn) for p in processors for turn in range(extent)}
+        shape = (*self.grid, extent)
+        *coordinates, turns = np.indices(shape)
+        over_grid = {
+            one.variable: coordinates[one.grid_dim or 0] for one in self.schedule.grid_loops
+        }
+        digits = self._piece_digits(tensor, {**outer, **over_grid, loop: turns})
+        pieces = np.array([np.broadcast_to(one, shape) for one in digits]).reshape(-1, *shape)
+        before, after = pieces[..., :-1], pieces[..., 1:]
+        dims = tuple(range(1, len(shape)))
+        processors = grid_points(self.grid)
         for offset in sorted(processors, key=lambda o: (ring_distance(o, self.grid), o)):
-            if all(
-                keys[shifted(p, offset, self.grid), turn - 1] == keys[p, turn]
-                for p in processors
-                for turn in range(1, extent)
-            ):
+            if (np.roll(before, [-place for place in offset], dims) == after).all():
                 return offset if any(offset) else None
         return None
 

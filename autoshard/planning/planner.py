@@ -58,8 +58,8 @@ Plans of seven programs at 1.1 times the least peak of any stood at 1.06 to 2.1 
 _LEANEST_GAP, _LEANEST_SHARE = 0.3, 0.05
 """The gap, and the share of the time limit, of a search for cheap choices among the leanest.
 
-Choices: of four programs the peak as lowered fell by 0.1 to 10.9 % with it, in 0.2 to 0.4 s of three
-and in the time it was given of one; a gap of 5 % took up to 18 s for 0.9 % less (2026-11-30).
+Choices: of four programs the peak as lowered fell by 0 to 10.9 %, in 0.2 to 0.4 s of three of them;
+a gap of 5 % took up to 18 s for 1 % less (2026-11-30).
 """
 
 

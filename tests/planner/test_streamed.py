@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -289,6 +290,51 @@ def test_a_schedule_in_its_smallest_form_sends_as_the_whole_one(mesh: str) -> No
         assert messages_of(parts, op.rule, candidate) == messages_of_small(
             parts, op.rule, candidate
         )
+
+
+def batched_graph(batch: int, mesh: str) -> tuple[Graph, Op]:
+    def multiply(a: jax.Array, b: jax.Array) -> jax.Array:
+        made: jax.Array = jnp.einsum("ste,ehd->sthd", a, b)
+        return made
+
+    left = jax.ShapeDtypeStruct((batch, 32, 64), "float32")
+    right = jax.ShapeDtypeStruct((64, 8, 16), "float32")
+    graph, _ = exported(multiply, left, right, mesh=mesh)
+    return graph, next(op for op in graph.ops if op.name == "dot_general")
+
+
+def test_dimensions_that_nothing_parts_are_left_out_of_the_smallest_form() -> None:
+    graph, op = batched_graph(64, "x=4")
+    parts = parts_of("x=4")
+    assert op.rule is not None
+    flat = product_graph(64, 64, 128, "x=4")
+    messages_of.cache_clear()
+    messages_of_small.cache_clear()
+    offered(*flat, parts)
+    known = messages_of_small.cache_info().misses
+    for candidate in offered(graph, op, parts):
+        assert messages_of(parts, op.rule, candidate) == messages_of_small.__wrapped__(
+            parts, op.rule, candidate
+        )
+    more = messages_of_small.cache_info().misses - known
+    assert more < messages_of.cache_info().currsize / 2
+
+
+def test_seconds_of_candidates_in_steps_are_found_together_and_once() -> None:
+    graph, op = product_graph(64, 256, 64, "x=2,y=2")
+    costing = encoder_for(graph, "x=2,y=2", hardware="tpu-v5p").costing
+    wishes = Wishes(arguments=(None, None), results=(None,), alike=[])
+    collectives = get_backend("tpu").collectives
+    plain = OpCandidates(graph, costing.parts, wishes, collectives, 400).of(op)
+    every = (*plain, *offered(graph, op, costing.parts))
+    found = costing.chunk_seconds(graph, op, every)
+    assert costing.chunk_seconds(graph, op, every) is found
+    assert not found.compute[: len(plain)].any()
+    for place, candidate in enumerate(every):
+        alone = costing.chunk_seconds(graph, op, (candidate,))
+        assert alone.compute[0] == found.compute[place]
+        assert alone.sent[0] == found.sent[place]
+        assert alone.passing[0] == found.passing[place]
 
 
 def test_every_step_has_windows_that_no_arithmetic_runs_beside() -> None:
