@@ -11,6 +11,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.errors import ExportError, InputError
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.modules import Modules
+from autoshard.frontend.operand_paths import operand_paths
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace import Traced
 from autoshard.loops.dot_schedule import DotSchedule
@@ -56,8 +58,8 @@ def lowered_for(
         return traced
     chosen = platform or traced.platform
     context = abstract_mesh(mesh)
-    tagged = tag_jaxpr(constrain_jaxpr(traced.jaxpr, {}, context, schedules), context)
-    inner = tagged.jaxpr.jaxpr
+    constrained = constrain_jaxpr(traced.jaxpr, {}, context, schedules)
+    inner = tag_jaxpr(constrained, context).jaxpr
     flat = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
     run = jaxpr_as_fun(ClosedJaxpr(flat, []))
     try:
@@ -75,7 +77,7 @@ def lowered_for(
         ) from error
     return replace(
         traced,
-        module=module_bytecode(lowered.compiler_ir("stablehlo")),
-        operand_paths=tagged.operand_paths,
+        modules=Modules.given(module_bytecode(lowered.compiler_ir("stablehlo"))),
+        operand_paths=operand_paths(constrained.jaxpr, context),
         platform=chosen,
     )

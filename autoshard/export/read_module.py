@@ -23,6 +23,7 @@ from autoshard.errors import ExportError
 from autoshard.export.module_checks import check_module
 from autoshard.export.named_computations import inline_named_computations
 from autoshard.export.platform_module import AS_WRITTEN
+from autoshard.frontend.modules import Modules
 from autoshard.frontend.program_record import ProgramRecord, digest_lines
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trace import Traced
@@ -115,7 +116,7 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
             updated=(),
             captured_names=(),
             captured_avals=(),
-            module=module_bytecode(parsed),
+            modules=Modules.given(module_bytecode(parsed)),
             operand_paths=tagger.operand_paths,
             source_by_equation=tagger.sources,
             user_in=user_in,

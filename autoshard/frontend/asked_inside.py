@@ -31,6 +31,11 @@ class AskedInside:
     operand_paths: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     said: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing is asked."""
+        return not (self.values or self.uses or self.held)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -93,20 +93,25 @@ def _makes_all(same: JaxprEqn, eqn: JaxprEqn) -> bool:
 def _key(eqn: JaxprEqn) -> Hashable:
     """Equal for equal equations; parameters that cannot be compared are equal to themselves."""
     operands = tuple(map(_operand, eqn.invars))
-    params = tuple((name, _comparable(value)) for name, value in sorted(eqn.params.items()))
+    params = tuple((name, comparable(value)) for name, value in sorted(eqn.params.items()))
     types = tuple(var.aval for var in eqn.outvars)
-    return eqn.primitive, operands, params, types, _comparable(eqn.ctx)
+    return eqn.primitive, operands, params, types, comparable(eqn.ctx)
 
 
 def _operand(atom: Var | Literal) -> Hashable:
     if not isinstance(atom, Literal):
         name: Hashable = atom
         return name
+    return literal_key(atom)
+
+
+def literal_key(atom: Literal) -> Hashable:
+    """Equal for equal literals; an array is equal to itself."""
     value = np.asarray(atom.val)
     return atom.aval, value.tobytes() if value.size == 1 else id(atom)
 
 
-def _comparable(value: Any) -> Hashable:
+def comparable(value: Any) -> Hashable:
     """A parameter with its type, as `1`, `1.0` and `True` are equal; by identity if it must be."""
     try:
         hash(value)

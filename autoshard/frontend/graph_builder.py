@@ -211,6 +211,11 @@ class GraphBuilder:
         """Add a value to a group whose members must be sharded alike."""
         self._alike.setdefault(group, {})[value] = None
 
+    @property
+    def has_ties(self) -> bool:
+        """True where some values must be sharded alike."""
+        return bool(self._alike)
+
     def untie(self, values: Set[int]) -> None:
         """Take values out of all groups; the paths of copies lead to those that are left."""
         for group, members in self._alike.items():

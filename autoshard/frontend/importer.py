@@ -18,6 +18,7 @@ from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_
 from autoshard.frontend.dead_code import Control
 from autoshard.frontend.declared_cost import declared_cost
 from autoshard.frontend.graph_builder import GraphBuilder, OpDraft, TensorType
+from autoshard.frontend.layer_copies import Trail
 from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import (
     fitted_rule,
@@ -94,6 +95,7 @@ class Importer:
         default_trip_count: For loops nobody tells.
         handlers: By op name, the ops that are more than work cut by a rule.
         asked: What the user asks of values inside.
+        trail: Where it is to be known which ops are for which equation.
     """
 
     names: ModuleNames
@@ -117,6 +119,7 @@ class Importer:
     types: dict[Any, TensorType] = field(default_factory=dict)
     places: dict[Any, tuple[str, str]] = field(default_factory=dict)
     dangling: dict[Any, list[Any]] = field(default_factory=dict)
+    trail: Trail | None = None
 
     def __post_init__(self) -> None:
         self.reads = AskedReads(self.asked)
@@ -157,7 +160,12 @@ class Importer:
             if op.name in _TERMINATORS:
                 return [env[v] for v in op.operands]
             before = reads and reads.redirect(self.build, env, self._reader(op, scope))
+            equation = self.place(op, scope)[1] if self.trail else ""
+            if self.trail:
+                self.trail.enter(len(self.build.ops), equation)
             self._op(op, env, scope)
+            if self.trail and equation:
+                self.trail.leave(equation, [env[v] for v in op.results if v in env])
             if before:
                 env.update(before)
             if self.dangling:
@@ -241,6 +249,8 @@ class Importer:
         fill = _fill_of(op, name, results[0])
         key = None if fill is None else (operands, fill, scope.region, scope.in_function)
         if key in self.fills:
+            if self.trail:
+                self.trail.merge(self.fills[key])
             return self.fills[key]
         made = self.build.add(
             OpKind.FREE,

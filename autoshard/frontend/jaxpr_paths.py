@@ -101,6 +101,11 @@ def is_constrainable(aval: Any) -> bool:
     return not (mesh.axis_names and not mesh.auto_axes) and not any(sharding.spec)
 
 
+def is_tagged(var: Var, mesh: AbstractMesh) -> bool:
+    """Whether a variable has a path, if it is read: not where all axes of a mesh are manual."""
+    return bool(mesh.auto_axes) and is_constrainable(var.aval)
+
+
 def bodies(eqn: JaxprEqn) -> Iterator[tuple[str, Jaxpr]]:
     """The jaxprs inside an equation, with the key that names each: `jaxpr`, `branches[1]`."""
     if eqn.primitive.name in CLOSED_BODIES:

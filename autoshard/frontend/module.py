@@ -24,6 +24,7 @@ from jaxlib.mlir.passmanager import PassManager
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.frontend.asked_inside import AskedInside, missing_paths
 from autoshard.frontend.dead_code import leave_out_dead_code
+from autoshard.frontend.equal_layers import FewEquations
 from autoshard.frontend.import_border import import_arguments, import_results
 from autoshard.frontend.import_constraints import import_constraint, import_group
 from autoshard.frontend.import_control_flow import (
@@ -43,6 +44,7 @@ from autoshard.frontend.importer import (
     ModuleNames,
     Scope,
 )
+from autoshard.frontend.layer_copies import Trail, with_all_layers
 from autoshard.frontend.loop_invariants import hoist_loop_invariants
 from autoshard.frontend.refused_borders import refused_border
 from autoshard.frontend.trip_counts import ToldTripCounts, check_trip_count
@@ -74,6 +76,7 @@ def module_to_graph(
     trip_counts: Mapping[str, float] | None = None,
     default_trip_count: float = DEFAULT_TRIP_COUNT,
     asked: AskedInside | None = None,
+    few: FewEquations | None = None,
 ) -> Graph:
     """Read a StableHLO module (bytecode or text) as a graph.
 
@@ -84,6 +87,7 @@ def module_to_graph(
             of the loop's source (`"train.py:40"`) or its equation path.
         default_trip_count: Used, with a note, where neither the program nor the user tells.
         asked: Shardings asked for inside; values they name lead to CONSTRAINT ops.
+        few: The equations of a module that has few of the layers; the graph has all.
 
     Returns:
         A graph in which `verify_graph` finds nothing wrong.
@@ -92,13 +96,14 @@ def module_to_graph(
         ExportError: The module does not parse, has no `main`, does not fit its names, or cannot be
             read as a graph.
         ConstraintError: What is asked is about values that the lowering removed.
+        UnlikeLayersError: What layers were left out of the module does not tell the graph.
         InputError: `trip_counts` names a loop the program does not have, or no number of runs.
     """
     told = ToldTripCounts(dict(trip_counts or {}))
     check_trip_count(default_trip_count, "default_trip_count")
     with jax_mlir.make_ir_context(), ir.Location.unknown():
         importer = Importer(names, told, default_trip_count, _HANDLERS, asked or AskedInside())
-        graph = _import(importer, _parsed(module))
+        graph = _import(importer, _parsed(module), few)
         _check_all_asked(importer)
     violations = verify_graph(graph)
     if violations:
@@ -155,7 +160,7 @@ def _first_line(error: Exception) -> str:
     return told[0] if told else type(error).__name__
 
 
-def _import(importer: Importer, module: Any) -> Graph:
+def _import(importer: Importer, module: Any, few: FewEquations | None) -> Graph:
     axes: set[str] = set()
     for op in module.body.operations:
         if op.operation.name == "func.func":
@@ -177,7 +182,10 @@ def _import(importer: Importer, module: Any) -> Graph:
     block = main.regions[0].blocks[0]
     scope = Scope(importer.build.open_region("main", -1), 1.0, True)
     env = import_arguments(importer, block)
+    importer.trail = None if few is None else Trail()
     returned = importer.block(block, env, scope)
+    if few is not None:
+        returned = with_all_layers(importer, few, returned)
     import_results(importer, returned)
     importer.build.close_region(scope.region)
     tie_unnamed_loops(importer)

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
 
-from autoshard.frontend.equation_places import equation_sources
+from autoshard.frontend.equal_layers import FewEquations
 from autoshard.frontend.jaxpr_paths import (
     Body,
     ConstraintEquations,
     all_open,
     body_mesh,
-    is_constrainable,
+    is_tagged,
     rewrite_bodies,
     used_variables,
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tagged:
-    """A jaxpr with its tags, and what was learned on the way.
+def tag_jaxpr(
+    closed: ClosedJaxpr, mesh: AbstractMesh, few: FewEquations | None = None
+) -> ClosedJaxpr:
+    """A program with a tag after every value, without tracing it again.
 
-    Args:
-        jaxpr: Each equation's name stack ends in `E[path]`; each cuttable value that something
-            reads is followed by an all-open constraint whose name stack ends in `T[path]`.
-        operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of
-            the results of a body; None for literals and for values that cannot be cut.
-        source_by_equation: By equation path, `h/0/attn, file.py:12 (function)`; "" where unknown.
-    """
-
-    jaxpr: ClosedJaxpr
-    operand_paths: dict[str, tuple[str | None, ...]]
-    source_by_equation: dict[str, str]
-
-
-def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
-    """Tag every value of a program, without tracing it again.
-
-    Inside a `shard_map` body the tags name the mesh of that body, whose manual axes are its own.
+    Each equation's name stack ends in `E[path]`; each cuttable value that something reads is
+    followed by an all-open constraint whose name stack ends in `T[path]`. Inside a `shard_map` body
+    the tags name the mesh of that body, whose manual axes are its own.
 
     Args:
         closed: The whole program.
         mesh: Named in the tags; its axes are Auto.
+        few: The equations to keep of it, under their paths in the whole.
     """
-    tagger = _Tagger(mesh)
-    jaxpr = tagger.tag(closed.jaxpr, "", None)
-    return Tagged(ClosedJaxpr(jaxpr, closed.consts), tagger.operand_paths, equation_sources(closed))
+    tagger = _Tagger(mesh, few)
+    jaxpr = closed.jaxpr if few is None else few.jaxpr
+    return ClosedJaxpr(tagger.tag(jaxpr, "", None), closed.consts)
 
 
 def with_equation_names(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -76,49 +64,34 @@ def _named_source(eqn: JaxprEqn, path: str) -> Any:
 
 
 class _Tagger:
-    def __init__(self, mesh: AbstractMesh) -> None:
+    def __init__(self, mesh: AbstractMesh, few: FewEquations | None) -> None:
         self.mesh = mesh  # inside a shard_map body, that of the body
+        self.few = few
         self.constraints = ConstraintEquations()
         self.open_shardings: dict[tuple[AbstractMesh, int], NamedSharding] = {}
-        self.operand_paths: dict[str, tuple[str | None, ...]] = {}
 
     def tag(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
         """A copy of `jaxpr` with tags; `parent` is the equation that holds it, if any."""
         eqns: list[JaxprEqn] = []
-        used = used_variables(jaxpr)
+        few = self.few if parent is None else None
+        used = used_variables(few.whole if few else jaxpr)
         first = jaxpr.eqns[0] if jaxpr.eqns else parent
         tag_of: dict[Var, Var] = {}
-        path_of: dict[Var, str] = {}
 
         def tag_value(var: Var, path: str, like: JaxprEqn | None) -> None:
-            path_of[var] = path
-            tag = self.tag_equation(var, path, like)
-            eqns.append(tag)
-            tag_of[var] = tag.outvars[0]
+            if var in used and is_tagged(var, self.mesh):
+                tag = self.tag_equation(var, path, like)
+                eqns.append(tag)
+                tag_of[var] = tag.outvars[0]
 
         for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
-            for position, var in enumerate(variables):
-                if var in used and self.is_tagged(var):
-                    path = f"{prefix}{kind}.{position}"
-                    if parent is None:
-                        path_of[var] = path
-                    else:
-                        tag_value(var, path, first)
-
-        for index, eqn in enumerate(jaxpr.eqns):
+            for position, var in enumerate(variables if parent is not None else ()):
+                tag_value(var, f"{prefix}{kind}.{position}", first)
+        for index, eqn in zip(few.numbers if few else count(), jaxpr.eqns, strict=False):
             path = f"{prefix}{index}"
-            self.operand_paths[path] = tuple(
-                None if isinstance(atom, Literal) else path_of.get(atom) for atom in eqn.invars
-            )
             eqns.append(self.rebuild(eqn, path, tag_of))
             for position, var in enumerate(eqn.outvars):
-                if var in used and self.is_tagged(var):
-                    tag_value(var, f"{path}.{position}", eqn)
-
-        if parent is not None:
-            self.operand_paths[f"{prefix}out"] = tuple(
-                None if isinstance(atom, Literal) else path_of.get(atom) for atom in jaxpr.outvars
-            )
+                tag_value(var, f"{path}.{position}", eqn)
         outvars = [
             atom if isinstance(atom, Literal) else tag_of.get(atom, atom) for atom in jaxpr.outvars
         ]
@@ -131,9 +104,6 @@ class _Tagger:
             jaxpr.debug_info,
             jaxpr.is_high,
         )
-
-    def is_tagged(self, var: Var) -> bool:
-        return bool(self.mesh.auto_axes) and is_constrainable(var.aval)
 
     def tag_equation(self, var: Var, path: str, like: JaxprEqn | None) -> JaxprEqn:
         own = var.aval.sharding.mesh

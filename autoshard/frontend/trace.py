@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +20,7 @@ from jax.tree_util import PyTreeDef
 from autoshard.errors import ExportError, InputError
 from autoshard.frontend.annotations import annotated_shardings
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.equation_places import equation_sources
 from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
     argument_axes,
@@ -39,8 +38,9 @@ from autoshard.frontend.meshes import (
     with_explicit,
 )
 from autoshard.frontend.module_scopes import nnx_module_scopes
+from autoshard.frontend.modules import Modules, modules_of
+from autoshard.frontend.operand_paths import OperandPaths, operand_paths
 from autoshard.frontend.program_record import ProgramRecord
-from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
     Call,
     FlatTree,
@@ -50,8 +50,7 @@ from autoshard.frontend.signature import (
     flatten_call,
 )
 from autoshard.frontend.simplified import simplified
-from autoshard.frontend.tagging import tag_jaxpr
-from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
+from autoshard.frontend.trace_errors import does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.listed import listed
 from autoshard.sharding import Mesh, Sharding
@@ -103,7 +102,7 @@ class Traced:
             the arguments in the module's main, as `jax.jit` passes them; their paths are `const.0`
             and so on.
         captured_avals: Their types.
-        module: Tagged StableHLO as MLIR bytecode, locations included.
+        modules: Tagged StableHLO.
         operand_paths: By equation path, the path of each operand, or None.
         source_by_equation: By equation path, `file.py:12 (function)`, or "".
         user_in: The user's word on each flat argument; None is free.
@@ -128,8 +127,8 @@ class Traced:
     updated: tuple[tuple[int, int], ...]
     captured_names: tuple[str, ...]
     captured_avals: tuple[Any, ...]
-    module: bytes
-    operand_paths: dict[str, tuple[str | None, ...]]
+    modules: Modules
+    operand_paths: OperandPaths
     source_by_equation: dict[str, str]
     user_in: tuple[Sharding | None, ...]
     user_out: tuple[Sharding | None, ...]
@@ -138,6 +137,11 @@ class Traced:
     notes: tuple[str, ...]
     results: FlatTree | None = None
     annotated: tuple[Sharding | None, ...] = ()
+
+    @property
+    def module(self) -> bytes:
+        """Tagged StableHLO as MLIR bytecode, locations included; lowered once it is asked for."""
+        return self.modules.whole
 
     @property
     def fingerprint(self) -> str:
@@ -228,9 +232,9 @@ def trace(
         [aval.shape for aval in out_avals],
         "out_shardings",
     )
-    tagged = tag_jaxpr(program.jaxpr, abstract_mesh(mesh))
-    with mesh_context(None):
-        lowered, lowered_for, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
+    modules, lowered_for, platform_notes = modules_of(
+        program.jaxpr, program.stage, call, abstract_mesh(mesh), platform
+    )
     return Traced(
         jaxpr=program.jaxpr,
         in_tree=in_tree,
@@ -244,9 +248,9 @@ def trace(
         updated=program.updated,
         captured_names=tuple(f"captured[{i}]" for i in range(len(program.jaxpr.consts))),
         captured_avals=tuple(var.aval for var in program.jaxpr.jaxpr.constvars),
-        module=_bytecode(lowered),
-        operand_paths=tagged.operand_paths,
-        source_by_equation=tagged.source_by_equation,
+        modules=modules,
+        operand_paths=operand_paths(program.jaxpr.jaxpr, abstract_mesh(mesh)),
+        source_by_equation=equation_sources(program.jaxpr),
         user_in=tuple(map(_first_said, user_in, _fixed_arguments(program, context))),
         user_out=tuple(map(_first_said, user_out, program.fixed_results)),
         record=program.record,
@@ -426,50 +430,6 @@ def donated_leaves(
         flags += [given] * num_leaves
     kept = {*call.arguments.object_leaves} - {argument for argument, _ in updated}
     return tuple(given and leaf not in kept for leaf, given in enumerate(flags))
-
-
-def _lower(
-    stage: jax.stages.Traced, tagged: ClosedJaxpr, platform: str, call: Call
-) -> tuple[jax.stages.Lowered, str, tuple[str, ...]]:
-    """Lower the tagged jaxpr in place of the one `stage` was traced to, with no second trace."""
-    try:
-        return _with_jaxpr(stage, tagged).lower(lowering_platforms=(platform,)), platform, ()
-    except Exception as error:
-        if (reused := reused_manual_axes(stage.jaxpr.jaxpr)) is not None:
-            raise reused from error
-        first = error
-    other = "tpu" if platform == "cpu" else "cpu"
-    try:
-        lowered = _with_jaxpr(stage, tagged).lower(lowering_platforms=(other,))
-    except Exception as error:
-        raise does_not_lower(call, platform, first) from error
-    reason = str(first).strip().splitlines()[0] if str(first).strip() else type(first).__name__
-    note = f"lowered for {other}, because lowering for {platform} failed: {reason}"
-    return lowered, other, (note,)
-
-
-def _with_jaxpr(stage: jax.stages.Traced, jaxpr: ClosedJaxpr) -> jax.stages.Traced:
-    """A copy of a traced stage that holds another jaxpr of the same type, captured arrays first.
-
-    `_params` and `_lojax` are private to `jax.stages.Traced`; checked on jax 0.10.2.
-    """
-    other = copy.copy(stage)
-    num_own = len(stage.jaxpr.consts)
-    constvars = jaxpr.jaxpr.constvars
-    hoisted = jaxpr.jaxpr.replace(
-        constvars=constvars[:num_own], invars=[*constvars[num_own:], *jaxpr.jaxpr.invars]
-    )
-    other._params = {**stage._params, "jaxpr": ClosedJaxpr(hoisted, stage.jaxpr.consts)}
-    other._lojax = None
-    return other
-
-
-def _bytecode(lowered: jax.stages.Lowered) -> bytes:
-    buffer = io.BytesIO()
-    module = lowered.compiler_ir("stablehlo")
-    assert module is not None
-    module.operation.write_bytecode(file=buffer)
-    return buffer.getvalue()
 
 
 def _placement_notes(call: Call, context: AbstractMesh) -> tuple[str, ...]:

@@ -9,8 +9,11 @@ from typing import Any
 from autoshard.constraints import Resolved, Term
 from autoshard.costing.custom_costs import with_custom_costs
 from autoshard.errors import InputError
+from autoshard.frontend.asked_inside import AskedInside
+from autoshard.frontend.equal_layers import FewEquations
 from autoshard.frontend.jaxpr_paths import shard_map_bodies
 from autoshard.frontend.key_arrays import with_word_dims
+from autoshard.frontend.layer_copies import UnlikeLayersError
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.frontend.rewritable_equations import BATCHED, rewritable_equations
 from autoshard.frontend.trace import Traced
@@ -77,25 +80,56 @@ def read_traced(
             fix="pass arrays or jax.ShapeDtypeStruct as arguments; text and functions are settings",
         )
     asked = resolve_constraints(terms, traced, mesh)
-    graph = module_to_graph(
-        traced.module,
-        ModuleNames(
-            arguments=traced.in_names,
-            captured=traced.captured_names,
-            results=traced.out_names,
-            donated=traced.donated,
-            source_by_equation=traced.source_by_equation,
-        ),
-        trip_counts=trip_counts,
-        default_trip_count=default_trip_count,
-        asked=asked_inside(asked, traced, mesh),
-    )
+    inside = asked_inside(asked, traced, mesh)
+    told = trip_counts, default_trip_count, inside
+    graph = _graph_of_few_layers(traced, *told) if inside.is_empty else None
     graph = replace(
-        with_custom_costs(graph, custom_costs),
+        with_custom_costs(graph or _graph(traced, traced.module, *told), custom_costs),
         batched=frozenset(rewritable_equations(traced.jaxpr.jaxpr, BATCHED)),
         bodies=tuple(shard_map_bodies(traced.jaxpr.jaxpr)),
     )
     return TracedProgram(mesh, traced, asked, graph, _wishes(traced, graph, asked), streamable)
+
+
+def _graph_of_few_layers(
+    traced: Traced,
+    trip_counts: Mapping[str, float] | None,
+    default_trip_count: float,
+    inside: AskedInside,
+) -> Graph | None:
+    """The graph of the program, read from few of its equal layers; None where that is not told."""
+    few = traced.modules.few
+    if few is None:
+        return None
+    try:
+        return _graph(traced, few.module, trip_counts, default_trip_count, inside, few.equations)
+    except UnlikeLayersError:
+        return None
+
+
+def _graph(
+    traced: Traced,
+    module: bytes,
+    trip_counts: Mapping[str, float] | None,
+    default_trip_count: float,
+    inside: AskedInside,
+    few: FewEquations | None = None,
+) -> Graph:
+    names = ModuleNames(
+        arguments=traced.in_names,
+        captured=traced.captured_names,
+        results=traced.out_names,
+        donated=traced.donated,
+        source_by_equation=traced.source_by_equation,
+    )
+    return module_to_graph(
+        module,
+        names,
+        trip_counts=trip_counts,
+        default_trip_count=default_trip_count,
+        asked=inside,
+        few=few,
+    )
 
 
 def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:

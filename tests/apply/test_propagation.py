@@ -367,8 +367,8 @@ def test_propagation_in_process_ends_where_it_ends_inside_xla(
     found = propagator.propagate([_sharding_of(spec) for spec in specs])
 
     jax_mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-    monkeypatch.setattr(tagging, "is_constrainable", lambda _: False)  # names, but no tags
-    named = tagging.tag_jaxpr(traced.jaxpr, abstract_mesh(MESH)).jaxpr
+    monkeypatch.setattr(tagging, "is_tagged", lambda *_: False)  # names, but no tags
+    named = tagging.tag_jaxpr(traced.jaxpr, abstract_mesh(MESH))
     inside = shardings_inside_xla(
         jaxpr_as_fun(named),
         traced.in_avals,

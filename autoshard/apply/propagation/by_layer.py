@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autoshard.apply.propagation.few_layers import EqualLayers, FewLayers, Shardings
-from autoshard.apply.propagation.propagator import PlannedProgram, Propagator, propagator_for
+from autoshard.apply.propagation.propagator import Propagator, propagator_for
+from autoshard.frontend.trace import Traced
 from autoshard.sharding import Mesh, Sharding
 
 
@@ -16,12 +17,12 @@ class PropagationByLayer:
     """Propagates shardings of arguments and results, as often as asked.
 
     Args:
-        program: Tagged.
+        program: Traced.
         mesh: Of all shardings.
         paths: Of the values whose shardings are asked for.
     """
 
-    program: PlannedProgram
+    program: Traced
     mesh: Mesh
     paths: Collection[str]
 
@@ -48,7 +49,11 @@ class PropagationByLayer:
 
     @cached_property
     def _few(self) -> FewLayers | None:
-        return self.layers.few({}, ())
+        program, few = self.program, self.program.modules.few
+        if few is None:
+            return self.layers.few({}, ())
+        paths, runs = few.operand_paths, few.equations.runs
+        return FewLayers(few.module, program.in_avals, program.out_avals, paths, "", runs)
 
     @cached_property
     def _arguments(self) -> Mapping[str, str]:

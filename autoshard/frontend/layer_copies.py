@@ -1,0 +1,253 @@
+"""All layers of a graph under construction, of which few were imported."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from autoshard.frontend.equal_layers import FewEquations
+from autoshard.frontend.graph_builder import GraphBuilder, OpDraft, ValueDraft
+from autoshard.graph.program import OpKind
+
+if TYPE_CHECKING:
+    from autoshard.frontend.importer import Importer
+
+_NUMBER = re.compile(r"\d+")
+_BEFORE_ALL = -1
+"""The number under which arguments stand, which are of no equation."""
+
+
+class UnlikeLayersError(Exception):
+    """What copies of layers are in the graph does not follow from the layer that was imported."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """Which ops were imported for which equation.
+
+    Attributes:
+        made: By number of an equation, the results of its last op.
+    """
+
+    made: dict[int, Sequence[int]] = field(default_factory=dict)
+    _starts: list[tuple[int, int]] = field(default_factory=list)
+    _merged: dict[int, OpDraft] = field(default_factory=dict)
+
+    def enter(self, num_ops: int, equation: str) -> None:
+        """An op of an equation comes next, after so many."""
+        self._starts.append((num_ops, _number(equation)))
+
+    def leave(self, equation: str, results: Sequence[int]) -> None:
+        """It is over."""
+        self.made[_number(equation)] = results
+
+    def merge(self, op: OpDraft) -> None:
+        """In the place of what comes, an earlier op is read; a constant is the same for all."""
+        if op.operands:
+            self._merged[len(self._starts) - 1] = op
+
+    def ops_by_equation(self, ops: Sequence[OpDraft]) -> dict[int, list[OpDraft]]:
+        """By number of an equation, its ops and those that it reads in the place of its own.
+
+        Constants that have no equation are for the next one, arguments under a number of their own.
+        """
+        found: defaultdict[int, list[OpDraft]] = defaultdict(list)
+        waiting: list[OpDraft] = []
+        stops = [start for start, _ in self._starts[1:]] + [len(ops)]
+        found[_BEFORE_ALL] = [*ops[: self._starts[0][0]]] if self._starts else [*ops]
+        for place, ((start, number), stop) in enumerate(zip(self._starts, stops, strict=True)):
+            waiting += ops[start:stop]
+            if place in self._merged:
+                waiting.append(self._merged[place])
+            if number >= 0:
+                found[number] += waiting
+                waiting = []
+        return found
+
+
+def _number(path: str) -> int:
+    """The equation of the program that a path begins with; -1 for none."""
+    match = _NUMBER.match(path)
+    return int(match[0]) if match else _BEFORE_ALL
+
+
+def with_all_layers(importer: Importer, few: FewEquations, returned: Sequence[int]) -> list[int]:
+    """Puts the layers that were left out into the graph of an importer.
+
+    Args:
+        importer: Of the smaller module; its arguments and its block are imported, with a trail.
+        few: The equations of the smaller module.
+        returned: The values that it returns.
+
+    Returns:
+        The values that the whole program returns.
+
+    Raises:
+        UnlikeLayersError: There are loops, branches or groups, or reads that no path tells.
+    """
+    build, trail = importer.build, importer.trail
+    assert trail is not None
+    if len(build.regions) > 1 or importer.controls or build.has_ties or importer.dangling:
+        raise UnlikeLayersError
+    copies = _Copies(importer, trail, few)
+    copies.run()
+    importer.build = copies.whole
+    importer.free = copies.free
+    outvars = few.whole.outvars
+    if len(outvars) != len(returned):
+        raise UnlikeLayersError
+    return [
+        copies.known[value] if var is copy else copies.values[var]
+        for var, copy, value in zip(outvars, few.jaxpr.outvars, returned, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Writes the whole graph, equation by equation.
+
+    Attributes:
+        whole: The graph so far.
+        known: By value of the smaller graph, that of the whole that was made for the same equation.
+        values: By variable of the program, its value.
+        free: Those that every device makes itself.
+    """
+
+    importer: Importer
+    trail: Trail
+    few: FewEquations
+    whole: GraphBuilder = field(init=False)
+    known: dict[int, int] = field(default_factory=dict)
+    values: dict[Var, int] = field(default_factory=dict)
+    free: set[int] = field(default_factory=set)
+    _ops: dict[int, list[OpDraft]] = field(init=False)
+    _paths: dict[int, list[tuple[str, int]]] = field(init=False)
+    _made: dict[Var, int] = field(default_factory=dict)  # in the smaller graph
+    _fills: dict[int, Any] = field(init=False)  # keys, by identity of the op
+    _merged: dict[Any, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        build = self.importer.build
+        self.whole = GraphBuilder(regions=build.regions)
+        self._fills = {id(op): key for key, op in self.importer.fills.items()}
+        self._ops, self._paths = self.trail.ops_by_equation(build.ops), defaultdict(list)
+        for path, value in build.value_by_path.items():
+            self._paths[_number(path)].append((path, value))
+
+    def run(self) -> None:
+        """Write all equations."""
+        few, by_path = self.few, self.importer.build.value_by_path
+        self._emit(_BEFORE_ALL, _BEFORE_ALL, {})
+        jaxpr = few.whole
+        for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
+            for place, var in enumerate(variables):
+                value = by_path.get(f"{kind}.{place}")
+                if value is not None:
+                    self._made[var], self.values[var] = value, self.known[value]
+        for number, eqn in enumerate(jaxpr.eqns):
+            kept = few.kept_copy.get(number, number)
+            inner = self._emit(number, kept, self._given(eqn, few.equations[kept]))
+            if kept == number:
+                self._learn(number, eqn)
+            self._name(number, kept, inner)
+            for var, copy in zip(eqn.outvars, few.equations[kept].outvars, strict=True):
+                made = self._made.get(copy)
+                if made is not None:
+                    self.values[var] = self.value(made, inner)
+
+    def value(self, value: int, inner: Mapping[int, int]) -> int:
+        """The value of the whole graph in the place of one of the smaller graph.
+
+        Args:
+            value: Of the smaller graph.
+            inner: Those of the equation, and what it reads.
+        """
+        found = inner.get(value)
+        if found is not None:
+            return found
+        if self.importer.build.maker(value).kind is OpKind.FREE:
+            found = self.known.get(value)
+        if found is None:
+            raise UnlikeLayersError
+        return found
+
+    def _given(self, eqn: JaxprEqn, copy: JaxprEqn) -> dict[int, int]:
+        """By value that the copy of an equation reads, the one that the equation reads."""
+        found: dict[int, int] = {}
+        for mine, its in zip(eqn.invars, copy.invars, strict=True):
+            if type(mine) is not Literal and its in self._made:
+                value, copied = self.values[mine], self._made[its]
+                is_free = copied in self.importer.free
+                if found.setdefault(copied, value) != value or (value in self.free) != is_free:
+                    raise UnlikeLayersError
+        return found
+
+    def _learn(self, number: int, eqn: JaxprEqn) -> None:
+        """Note which values the results of an equation that was imported are."""
+        by_path, last = self.importer.build.value_by_path, self.trail.made.get(number, ())
+        if len(last) == len(eqn.outvars):
+            self._made.update(zip(eqn.outvars, last, strict=True))
+        for place, var in enumerate(eqn.outvars):
+            if f"{number}.{place}" in by_path:
+                self._made[var] = by_path[f"{number}.{place}"]
+
+    def _emit(self, number: int, kept: int, given: Mapping[int, int]) -> dict[int, int]:
+        """Write the ops of an equation; what it reads and makes, by value of its copy."""
+        inner, build, whole = dict(given), self.importer.build, self.whole
+        for op in self._ops[kept]:
+            operands = tuple([self.value(one, inner) for one in op.operands])
+            key = self._fills.get(id(op))
+            if key is not None:
+                key = (operands, *key[1:])
+                if key in self._merged:
+                    inner[op.results[0]] = self._merged[key]
+                    if number == kept:
+                        self.known[op.results[0]] = self._merged[key]
+                    continue
+            first = len(whole.values)
+            results = tuple(range(first, first + len(op.results)))
+            for value in op.results:
+                old = build.values[value]
+                whole.values.append(ValueDraft(old.type, len(whole.ops), name=old.name))
+            made = dict(zip(op.results, results, strict=True))
+            inner |= made
+            if number == kept:
+                self.known |= made
+            if key is not None:
+                self._merged[key] = results[0]
+            self.free.update(made[value] for value in op.results if value in self.importer.free)
+            source, equation = self._place(op, number, kept)
+            whole.ops.append(
+                replace(op, operands=operands, results=results, source=source, equation=equation)
+            )
+            if op.note:
+                whole.note(f"{op.note} ({source or 'no source line'})")
+        if number == _BEFORE_ALL:
+            self._name(number, kept, inner)
+        return inner
+
+    def _place(self, op: OpDraft, number: int, kept: int) -> tuple[str, str]:
+        """The source line and the equation of an op, or of its copy."""
+        if number == kept or not op.equation:
+            return op.source, op.equation
+        sources = self.importer.names.source_by_equation
+        for path in (op.equation, str(kept)):
+            if op.source and op.source == sources.get(path):
+                own = f"{number}{path.removeprefix(str(kept))}"
+                return sources.get(own, ""), _moved(op.equation, number)
+        return op.source, _moved(op.equation, number)
+
+    def _name(self, number: int, kept: int, inner: Mapping[int, int]) -> None:
+        for path, value in self._paths[kept]:
+            own = path if number == kept else _moved(path, number)
+            self.whole.name_path(own, self.value(value, inner))
+
+
+def _moved(path: str, number: int) -> str:
+    """A path in another equation of the program."""
+    return _NUMBER.sub(str(number), path, count=1)
