@@ -51,6 +51,7 @@ class FusionPolicy:
         max_positions: Positions at which a kernel computes a value that it does not store, where
             slices, pads and concatenations read it at several; of a pad or a concatenation one.
             0: no limit.
+        stores_shared_slices: What several ops read is stored if one of them takes a slice of it.
         stores_sliced_operands: In a loop, a slice of a stack for a matmul that works in heads is a
             kernel of its own.
         sinks_into_loops: A loop makes in each run all that is made of constants and positions; else
@@ -90,6 +91,7 @@ class FusionPolicy:
     materializes_scatter_sums: bool
     materializes_moved_elements: bool
     max_positions: int
+    stores_shared_slices: bool
     stores_sliced_operands: bool
     sinks_into_loops: bool
     one_hot_scatters: bool

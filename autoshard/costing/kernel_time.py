@@ -157,15 +157,17 @@ class KernelTime:
         seconds = np.asarray(model.compute_seconds(flops, num_bytes, dtype, work))
         if self.writes.is_in_other_kernel(op):
             seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
-        if op.op_class is OpClass.CONVOLUTION:
-            seconds = seconds + costing.vector_seconds(graph, op, candidates)
-        if op.op_class is OpClass.MATMUL:
-            far = self.reads.from_hbm(op, reads, one_waits) if single is None else None
-            more = self.matmuls.start_seconds(op) - costing.launch_seconds
-            started = seconds + more + self.matmuls.ragged_seconds(op, candidates)
-            seconds = np.where(seconds > 0.0, started, 0.0)
-            seconds += self.epilogue.more_seconds(op, candidates, flops, num_bytes, seconds, far)
-            seconds += costing.window_seconds(flops, dtype)
+        if op.op_class not in PRODUCTS:
+            return seconds
+        far = None
+        if op.op_class is OpClass.MATMUL and single is None:
+            far = self.reads.from_hbm(op, reads, one_waits)
+        seconds = seconds + costing.vector_seconds(graph, op, candidates)
+        more = self.matmuls.start_seconds(op) - costing.launch_seconds
+        started = seconds + more + self.matmuls.ragged_seconds(op, candidates)
+        seconds = np.where(seconds > 0.0, started, 0.0)
+        seconds += self.epilogue.more_seconds(op, candidates, flops, num_bytes, seconds, far)
+        seconds += costing.window_seconds(flops, dtype)
         return seconds
 
     def _fused_seconds(self, op: Op, candidates: Candidates, flops: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from autoshard.costing.kernel_reads import FarReads
 from autoshard.costing.kernel_writes import KernelWrites, work_class
 from autoshard.costing.matmul_time import MatmulTime
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.graph.program import Op, OpClass
+from autoshard.graph.program import PRODUCTS, Op, OpClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class MatmulEpilogue:
     def with_matmul(self, op: Op) -> WithMatmul:
         """The ops that may run with a matmul; none beside other ops."""
         passes, buffers = self.costing.passes, self.buffers
-        if op.op_class is not OpClass.MATMUL:
+        if op.op_class not in PRODUCTS:
             return WithMatmul()
         if passes is None and op.results[0] not in buffers.unless_summed:
             return WithMatmul()

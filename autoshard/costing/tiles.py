@@ -79,7 +79,7 @@ def shared_order(
     """The two dimensions that the rows and lanes of tiles lie along, the same for all parts.
 
     Those with the least padding, as a share of a buffer's bytes and on average over the buffers; of
-    equal ones the last dimensions.
+    equal ones the last dimensions. Columns of a matmul that fill the lanes lie along them.
 
     Args:
         parts: Buffers in one order of dimensions.
@@ -88,7 +88,8 @@ def shared_order(
         tiling: Of the compiler.
 
     Source: layouts that libtpu 0.0.52 gives to `associative_scan` along 64 to 1,024 steps of three
-    to five dimensions, and to slices and pads of one to five halves, for a v5e.
+    to five dimensions, to slices and pads of one to five halves, and to the halves of rotated
+    queries of 32 to 256 elements a head, for a v5e.
     """
     buffers = [
         (tuple(-(-size // pieces) for size, pieces in zip(shape, cut, strict=True)), count)
@@ -102,6 +103,8 @@ def shared_order(
         )
 
     orders = sorted(permutations(range(len(cut)), 2), key=lambda order: order[::-1], reverse=True)
+    if parts.columns // cut[-1] >= tiling.num_lanes:
+        orders = [order for order in orders if order[1] == len(cut) - 1]
     return min(orders, key=padding)
 
 

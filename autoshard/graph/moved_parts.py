@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoshard.graph.dataflow import spread
 from autoshard.graph.op_traits import is_elementwise
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 _MOVES = frozenset({"concatenate", "pad", "reverse", "slice"})
 """Ops that bring elements to other places along dimensions, and keep these."""
@@ -22,9 +22,12 @@ class MovedParts:
 
     Args:
         shapes: Each with the number of buffers of that shape; all of one rank.
+        columns: Elements of the last dimension where the columns of a matmul were split into it; 0
+            where none were.
     """
 
     shapes: tuple[tuple[tuple[int, ...], int], ...]
+    columns: int = 0
 
 
 def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedParts]:
@@ -38,7 +41,8 @@ def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedPa
         return before == after or (op.name in _MOVES and len(before) == len(after))
 
     found: dict[int, MovedParts] = {}
-    groups: dict[tuple[tuple[tuple[int, ...], int], ...], MovedParts] = {}
+    groups: dict[tuple[tuple[tuple[tuple[int, ...], int], ...], int], MovedParts] = {}
+    columns = _split_columns(graph)
     for op in graph.ops:
         if op.name not in _MOVES or op.results[0] in found:
             continue
@@ -46,7 +50,26 @@ def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedPa
         made = [v for v in met if graph.maker(v).kind is not OpKind.ARGUMENT]
         made = [v for v in made if graph.values[v].num_bytes]
         shapes = Counter(graph.values[v].shape for v in made if is_stored[v])
-        key = tuple(sorted(shapes.items()))
-        parts = groups.setdefault(key, MovedParts(key))
+        widest = max((graph.values[v].shape[-1] for v in columns & met), default=0)
+        key = tuple(sorted(shapes.items())), widest
+        parts = groups.setdefault(key, MovedParts(*key))
         found.update((value, parts) for value in made)
     return {value: parts for value, parts in found.items() if len(parts.shapes) > 1}
+
+
+def _split_columns(graph: Graph) -> frozenset[int]:
+    """Reshapes of what matmuls make, or is computed of it, that split the last dimension."""
+    made: set[int] = set()
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+            made.update(op.results)
+        elif made.isdisjoint(op.operands):
+            continue
+        elif op.kind is OpKind.CONSTRAINT or is_elementwise(op):
+            made.update(op.results)
+        elif op.name == "reshape":
+            before, after = (graph.values[v].shape for v in (op.operands[0], op.results[0]))
+            if len(after) > len(before) and after[: len(before) - 1] == before[:-1]:
+                found.update(op.results)
+    return frozenset(found)

@@ -21,6 +21,7 @@ from autoshard.graph.op_traits import (
 )
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import is_taken_along_rows
+from autoshard.graph.shared_slices import is_sliced_apart
 from autoshard.graph.softmax_kernels import SoftmaxKernel, softmax_kernel
 
 _MOST_FUSED = 64
@@ -63,7 +64,9 @@ def written_by_products(graph: Graph, fusion: FusionPolicy, num_lanes: int) -> W
         kernel = softmax_kernel(graph, product, way, made, fusion, num_lanes)
         if kernel is SoftmaxKernel.OF_MATMUL:
             with_softmax.add(product.index)
-        if kernel is SoftmaxKernel.OF_RESULT or not is_taken_along_rows(graph, way[-1]):
+        is_stored_wide = fusion.stores_shared_slices and is_sliced_apart(graph, way[-1])
+        is_kept_wide = is_stored_wide or is_taken_along_rows(graph, way[-1])
+        if kernel is SoftmaxKernel.OF_RESULT or not is_kept_wide:
             bits = [graph.values[value].bits for value in way]
             way = way[: 1 + max(place for place, width in enumerate(bits) if width <= bits[0])]
         written.update(dict.fromkeys(way, way[-1]))

@@ -20,6 +20,7 @@ from autoshard.backends import FusionPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.op_traits import is_elementwise, is_fusible
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.recomputing import matmuls_reading
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.transposed_operands import batch_leads
 
@@ -137,24 +138,27 @@ def _made_in_order(
 ) -> int | None:
     """The value that lies as a matmul reads an operand; None where it is computed or turned there.
 
-    Matmuls, and kernels that join parts, write what they make in the order in which it is read. So
-    do the kernels that bring rows of less than all lanes into it, but for what copies elements or
-    puts them between one another. All else lies in the order of its dimensions, in which those of
-    the batch have to lead.
+    Matmuls, and kernels that join parts, write what they make in the order in which it is read. Of
+    columns that are split into heads afterwards they do where there are no more than rows, which
+    then fill the lanes, or where another matmul reads it too (a gradient). So do the kernels that
+    bring rows of less than all lanes into it, but for what copies elements or puts them between one
+    another. All else lies in the order of its dimensions, in which those of the batch have to lead.
     """
     rule = product.rule
     if rule is None or place >= len(product.operands):
         return None
     is_narrow = prod(rule.factor_sizes[factor] for factor in rule.reduction) % num_lanes > 0
     value, is_turned = product.operands[place], False
+    is_shared = len([*matmuls_reading(graph, value)]) > 1
     while value not in written:
         op = graph.maker(value)
         if op.name == "concatenate":
             break
         if op.name == "reshape" and op.kind is OpKind.COMPUTE:
             before, after = (graph.values[v].shape for v in (op.operands[0], value))
-            is_made = is_narrow or (not is_turned and op.operands[0] in written)
-            return op.operands[0] if is_made and len(before) <= len(after) else None
+            fills_lanes = is_shared or before[-1:] <= before[-2:-1]
+            is_made = fills_lanes and not is_turned and op.operands[0] in written
+            return op.operands[0] if (is_narrow or is_made) and len(before) <= len(after) else None
         if op.name == "transpose":
             is_turned = is_turned or _moves_batch(op)
         elif op.name != "convert":

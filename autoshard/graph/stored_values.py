@@ -21,6 +21,7 @@ from autoshard.graph.recomputing import (
 )
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.scatters import is_one_hot, scattered_sums
+from autoshard.graph.shared_slices import is_sliced_apart
 from autoshard.graph.sliced_operands import sliced_operands
 from autoshard.graph.window import Window
 
@@ -156,6 +157,8 @@ def _is_stored(
     if fusion.materializes_moved_elements and _is_kernel(graph, op):
         return True
     if not all(_reads_fused(graph, value, reader, fusion) for reader in readers):
+        return True
+    if fusion.stores_shared_slices and is_sliced_apart(graph, value):
         return True
     if op.name not in fusion.materialized_ops or len(readers) < 2 or value in computed:
         return False

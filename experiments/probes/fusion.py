@@ -153,6 +153,19 @@ def fuses_into_overlapping_windows(bench: Bench) -> bool:
     return any({"exponential", "reduce-window"} <= opcodes for opcodes in kernels)
 
 
+def stores_shared_slices(bench: Bench) -> bool:
+    """A product of two tensors, of whose halves two kernels compute."""
+
+    def program(_: Pin, a: Any, b: Any) -> Any:
+        made = a * b
+        return jnp.tanh(made[:, :512]), jnp.sum(jnp.exp(made[:, 512:]), axis=1)
+
+    wide = Array((4096, 1024))
+    compiled = _whole(bench, program, wide, wide)
+    kernels = [compiled.opcodes(made) for made in compiled.entry]
+    return not any({"multiply", "slice"} <= opcodes for opcodes in kernels)
+
+
 def _scatter(bench: Bench) -> Compiled:
     def program(_: Pin, base: Any, rows: Any, a: Any, b: Any) -> Any:
         zeros = jnp.zeros((4096, 256), jnp.float32)
@@ -313,6 +326,7 @@ PROBES = (
     _fusion(fuses_gathers),
     _fusion(fuses_into_scatters),
     _fusion(fuses_into_overlapping_windows),
+    _fusion(stores_shared_slices),
     _fusion(scatters_into_addends),
     _fusion(one_hot_scatters),
     _fusion(strength_reduces_dots),

@@ -529,3 +529,33 @@ def test_a_tpu_writes_the_matmul_that_a_pool_reads() -> None:
 
     graph, _ = exported(fn, jnp.ones((64, 64)), jnp.ones((64, 64)), mesh="x=2")
     assert "dot_general 1" in stored(graph, "tpu")
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_stored"),
+    [
+        (lambda x: (jnp.tanh(x[:, :8]), jnp.sin(x[:, 8:])), True),
+        (lambda x: jnp.tanh(x[1:]) * x[:-1], True),
+        (lambda x: (jnp.tanh(x[:, :8]), jnp.sin(x)), True),
+        (lambda x: jnp.tanh(x[:, :8]), False),
+        (lambda x: (jnp.tanh(x), jnp.sum(jnp.sin(x), 1)), False),
+    ],
+    ids=["halves", "shifted", "half and whole", "one half", "whole twice"],
+)
+def test_a_tpu_stores_what_several_ops_read_and_one_slices(parts: Any, is_stored: bool) -> None:
+    given = [jax.ShapeDtypeStruct((32, 16), jnp.float32)] * 2
+    graph, _ = exported(lambda a, b: parts(a * b), *given, mesh="d=1")
+    assert ("multiply 1" in stored(graph, "tpu")) is is_stored
+    assert "multiply 1" not in stored(graph, "gpu")
+
+
+def test_a_matmul_writes_what_is_widened_and_sliced_as_wide_as_it_is() -> None:
+    def program(x: Any, w: Any) -> Any:
+        left, right = jnp.split((x @ w).astype(jnp.float32), 2, -1)
+        return jnp.concatenate([left - right, left + right], -1).astype(x.dtype)
+
+    given = [jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)] * 2
+    graph, _ = exported(program, *given, mesh="d=1")
+    found = stored(graph, "tpu")
+    assert "convert 1" in found
+    assert "dot_general 1" not in found

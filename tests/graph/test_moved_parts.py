@@ -68,3 +68,14 @@ def test_what_is_reversed_has_one_shape_and_is_no_group() -> None:
 def test_only_buffers_count() -> None:
     graph, _ = found(lambda x: jnp.sin(jnp.cos(x)[1:]), (4, 8))
     assert moved_parts(graph, [False] * len(graph.values)) == {}
+
+
+def test_what_columns_of_a_matmul_were_split_into_is_told() -> None:
+    def rotated(x: Any, w: Any) -> Any:
+        left, right = jnp.split((x @ w).reshape(4, 8, 2, 16), 2, -1)
+        return jnp.concatenate([left - right, left + right], -1)
+
+    _, (parts,) = found(rotated, (4, 8, 16), (16, 32))
+    assert parts.columns == 16
+    _, (parts,) = found(lambda x, w: jnp.sin((x @ w)[:, :8]), (4, 8), (8, 32))
+    assert parts.columns == 0

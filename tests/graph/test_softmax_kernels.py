@@ -127,6 +127,34 @@ def test_of_long_rows_the_matmul_writes_what_the_softmax_reads(
     assert softmax(attention(heads, mask), row) == expected
 
 
+def split(x: Any, weight: Any) -> Any:
+    wide = jnp.concatenate([weight] * 2, 1).reshape(256, -1)  # 2,048 columns
+    return (x @ wide).reshape(*x.shape[:2], 2 * HEADS, -1)
+
+
+@pytest.mark.parametrize(("row", "expected"), [(1024, ROWS), (2048, MADE)])
+def test_columns_split_into_heads_are_in_order_where_there_are_no_more_than_rows(
+    row: int, expected: str
+) -> None:
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        key, value = split(x, of_key), split(x, of_key * 2)
+        scores = jnp.einsum("bqhe,bkhe->bhqk", split(x, weight), key).astype(jnp.float32) * 0.1
+        return jnp.einsum("bhqk,bkhe->bqhe", jax.nn.softmax(scores).astype(x.dtype), value)
+
+    assert softmax(program, row) == expected
+
+
+def test_columns_split_into_heads_are_in_order_where_gradients_read_them_too() -> None:
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        queries, keys = split(x, weight), split(x, of_key)
+        scores = jnp.einsum("bqhe,bkhe->bhqk", queries, keys).astype(jnp.float32) * 0.1
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        made = jnp.einsum("bhqk,bkhe->bqhe", weights, keys)
+        return made, jnp.einsum("bqhe,bkhe->bhqk", queries, keys * 2)
+
+    assert softmax(program) == MADE
+
+
 def test_on_a_v5p_a_mask_makes_rows_too_long_half_as_soon() -> None:
     assert softmax(attention(made, mask=True), 2048, chip="tpu-v5p") == KEPT
     assert softmax(attention(made, mask=True), 1024, chip="tpu-v5p") == MADE

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from autoshard.backends import get_backend
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.graph.program import Graph, OpClass
 from cost_models import get_hardware, memory_efficiency
-from tests.planner.graphs import Program, encoder_for, parts_of
+from tests.planner.graphs import Program, encoder_for, parts_of, plan
+from tests.planner.traced import exported
 
 SIDE = 256
 
@@ -117,3 +123,22 @@ def test_one_row_is_multiplied_and_summed_on_vector_units() -> None:
     multiplied = SIDE * 2**16
     assert one > multiplied / passes.narrowed
     assert one > 1.5 * eight
+
+
+def test_what_follows_a_convolution_runs_with_it_as_with_a_matmul() -> None:
+    def convolved(images: Any, kernel: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            images, kernel, (1, 1), "SAME", dimension_numbers=numbers
+        )
+
+    def seconds_of(between: Callable[[Any], Any]) -> float:
+        images = jax.ShapeDtypeStruct((16, 64, 64, 256), jnp.bfloat16)
+        kernel = jax.ShapeDtypeStruct((3, 3, 256, 256), jnp.bfloat16)
+        graph, _ = exported(
+            lambda x, w: convolved(between(convolved(x, w)), w), images, kernel, mesh="x=1"
+        )
+        return plan(graph, "x=1", hardware="tpu-v5e").estimate.compute_seconds
+
+    plain = seconds_of(lambda made: made)
+    assert seconds_of(lambda made: jax.nn.relu(made + 1.0) * 2.0) == pytest.approx(plain, rel=0.02)

@@ -91,6 +91,12 @@ def test_parts_of_a_tensor_lie_in_the_order_that_suits_most_of_them(
     assert shared_order(parts, cut, 32, TILING)[1] == lanes
 
 
+@pytest.mark.parametrize(("head", "lanes"), [(64, 1), (128, 3), (256, 3)])
+def test_columns_of_a_matmul_that_fill_the_lanes_lie_along_them(head: int, lanes: int) -> None:
+    shapes = ((4, 1024, 16, head // 2), 4), ((4, 1024, 16, head), 1)
+    assert shared_order(MovedParts(shapes, head), (1, 1, 1, 1), 16, TILING)[1] == lanes
+
+
 def test_of_parts_what_a_device_holds_decides() -> None:
     parts = halves(8, 512, 256, times=2)
     assert shared_order(parts, (1, 1, 1), 32, TILING)[1] == 2
