@@ -20,7 +20,13 @@ from autoshard.offload.choice import OffloadedStates, StreamedUpdate
 from autoshard.offload_candidates import StateCandidates, notes_on_asked
 from autoshard.offload_search import PlannedStates, StateSearch
 from autoshard.planning.hand_prices import HandPrices, price_hand_plans, with_floor
-from autoshard.planning.planner import encode_scarce, plan_graph, simplified
+from autoshard.planning.planner import (
+    encode_scarce,
+    plan_further,
+    plan_graph,
+    simplified,
+    with_least_peak,
+)
 from autoshard.planning.searches import LONG, SHORT, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.spread_layouts import Propagate
@@ -32,7 +38,7 @@ from autoshard.remat.joint_program import JointProgram
 from autoshard.remat_search import JOINT_GAP, PlannedResiduals, RematSearch
 from autoshard.setting import REMAT_AUTO, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
-from solvers import Progress
+from solvers import Progress, Status
 
 _AMPLE = 0.5
 """Of the memory limit: a plan that holds less is not slowed by it. A choice: it saves a search."""
@@ -117,6 +123,7 @@ class ProgramSearch:
             raise found.late
         if states or (self._may_rewrite and not found.fits):
             found = self._with_states_on_host(found, states)
+        found = replace(found, solution=self._at_last(found))
         assert found.solution is not None
         propagation = _propagation(found.program)
         solution, by_hand = _beside_plans_by_hand(
@@ -198,8 +205,7 @@ class ProgramSearch:
     def _as_written(self) -> _Found:
         """On the one mesh; without a plan where memory is so scarce that others are looked for."""
         program = self._program_on(self.setting.choice.meshes[0])
-        seconds = SHORT * self.setting.options.time_limit_seconds  # the others take the rest
-        setting = _searching(self.setting, seconds) if self._may_rewrite else self.setting
+        setting = self._first_setting if self._may_rewrite else self.setting
         try:
             solution = self._planned(program, setting, start=self.start, must_fit=self._may_rewrite)
         except TooLargeError as error:
@@ -209,6 +215,34 @@ class ProgramSearch:
                 raise
             return _Found(program, late=error)
         return _Found(program, solution, solution.peak_bytes)
+
+    @property
+    def _first_setting(self) -> Setting:
+        """For half of the searches of a program as it is written that may be rewritten.
+
+        Most that do not fit are known not to by then, and what is rewritten takes the rest.
+        """
+        return _searching(self.setting, SHORT / 2 * self.setting.options.time_limit_seconds)
+
+    def _at_last(self, found: _Found) -> Solution | None:
+        """The plan after the searches that only the last one is worth.
+
+        Where it does not fit, for what it takes at least. Where it is of the program as it is
+        written, and not proven yet, the other half of its own.
+        """
+        solution, stages, progress = found.solution, self.setting.stages, self.progress
+        if solution is None or stages.is_over:
+            return solution
+        if not found.fits:
+            options = self.setting.options
+            return with_least_peak(solution, options, stages=stages, progress=progress)
+        is_rewritten = bool(found.program.residuals or found.program.updates)
+        is_first_half = self._may_rewrite and found.meshes is None and not is_rewritten
+        if not is_first_half or solution.result.status is not Status.FEASIBLE:
+            return solution
+        options = self._first_setting.options
+        further = plan_further(solution, options, stages=stages, progress=progress)
+        return simplified(further, options, stages=stages, progress=progress)
 
     def _is_slowed_by_memory(self, solution: Solution | None) -> bool:
         """True for a plan that does not fit, or would be faster with more memory."""

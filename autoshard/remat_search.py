@@ -15,7 +15,7 @@ from autoshard.planning.residual_nodes import with_residual_nodes
 from autoshard.planning.residual_problem import HOST, KEEP, ResidualProblem
 from autoshard.planning.residual_program import LeanProgram
 from autoshard.planning.residual_terms import asked_states
-from autoshard.planning.searches import LONG, Searches
+from autoshard.planning.searches import Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ON_HOST, Residual, ResidualChoice, TriedResiduals
@@ -187,16 +187,15 @@ class RematSearch:
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
         fits, fails, num_failed = 0, None, 0  # limits between which the next one lies
+        promised, least = None, 1.0 - self.searches.options.relative_gap
         for _ in range(_MOST_SOLVES):
             if self.searches.is_over or self._has_enough():
                 break
             limited = problem.within(limit)
-            found = self.searches.another(
-                limited, *hints, share=LONG, relative_gap=gap, alike_must_fit=True
-            )
+            found = self.searches.another(limited, *hints, relative_gap=gap, alike_must_fit=True)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
-            if choices is None:
+            if choices is None or (promised is not None and (found.cost or 0) > least * promised):
                 break
             kept = problem.kept(choices)
             known = next((one for one in self._tried if one.kept == kept), None)
@@ -207,7 +206,7 @@ class RematSearch:
                 break
             left = self.budget - tried.solution.peak_bytes
             if tried.fits:
-                fits, limit = limit, limit + left
+                fits, limit, promised = limit, limit + left, found.cost
             else:
                 fails, num_failed = problem.device_bytes(choices), num_failed + 1
                 limit = fails + min(num_failed * left, -1)

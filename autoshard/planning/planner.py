@@ -27,7 +27,7 @@ from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.pricing import cautious
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
-from autoshard.planning.searches import Searches, SolveOptions
+from autoshard.planning.searches import SHORT, Searches, SolveOptions
 from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import (
     DecidedRound,
@@ -55,11 +55,13 @@ _SCARCE = 2.5
 Plans of seven programs at 1.1 times the least peak of any stood at 1.06 to 2.1 times that bound.
 """
 
-_LEANEST_GAP, _LEANEST_SHARE = 0.3, 0.05
-"""The gap, and the share of the time limit, of a search for cheap choices among the leanest.
+_LEANEST_GAP, _QUICK_GAP, _QUICK_SHARE = 0.1, 0.3, 0.05
+"""Gaps of searches for cheap choices among the leanest, of a last one and of one on the way, and
+the share of the time limit of that one.
 
-Choices: of four programs the peak as lowered fell by 0 to 10.9 %, in 0.2 to 0.4 s of three of them;
-a gap of 5 % took up to 18 s for 1 % less (2026-11-30).
+Choices: of a last plan the peak as lowered is 0 to 11 % less with the second, found in 0.2 to 0.4 s
+of three programs; of an 8B Llama that may repeat its forward pass the first took 12 s for 30 %.
+From a gap of 0.1 to 0.05 it was 0 to 0.1 % (2026-11-30).
 """
 
 
@@ -230,6 +232,19 @@ def simplified(
     return _in_last_round(simpler(solution, searches, options.simplicity), solution)
 
 
+def with_least_peak(
+    solution: Solution,
+    options: SolveOptions,
+    *,
+    stages: Stages,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Of a program that does not fit, the plan that tells by how much, searched for longer."""
+    searches = Searches(options, stages, progress)
+    found = _leanest_as_lowered(solution, searches, _LEANEST_GAP, SHORT)
+    return _in_last_round(found, solution)
+
+
 def plan_corrected(
     solution: Solution,
     corrections: Corrections,
@@ -388,7 +403,12 @@ def _followed(solution: Solution, searches: Searches) -> Solution:
     return tightened(fitting, searches)
 
 
-def _leanest_as_lowered(solution: Solution, searches: Searches) -> Solution:
+def _leanest_as_lowered(
+    solution: Solution,
+    searches: Searches,
+    relative_gap: float = _QUICK_GAP,
+    share: float = _QUICK_SHARE,
+) -> Solution:
     """Where no plan fits, the cheapest that holds the least by the problem, if it is the leaner.
 
     Many choices hold the least there, where outputs in VMEM take nothing; one with larger outputs
@@ -401,8 +421,8 @@ def _leanest_as_lowered(solution: Solution, searches: Searches) -> Solution:
     choices = searches.another(
         problem,
         solution.choices,
-        share=_LEANEST_SHARE,
-        relative_gap=_LEANEST_GAP,
+        share=share,
+        relative_gap=relative_gap,
         copies_alike=True,
     ).choices
     if choices is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,12 +17,13 @@ import autoshard
 from autoshard import program_search, remat_search
 from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanError
 from autoshard.planning.planner import plan_graph
-from autoshard.planning.searches import Searches
+from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.plans.plan_diff import diff_plans
 from autoshard.remat_search import RematSearch
 from experiments.conv_nets import images, init_vgg, vgg
 from experiments.conv_nets import train_step as vgg_step
+from solvers import Status
 from tests.remat.programs import Step, arguments, layer, scanned, unrolled
 
 ROWS = 512
@@ -271,6 +273,37 @@ def test_the_joint_problem_is_solved_for_no_more_sets_than_are_planned(
     planned(memory_budget=budget, simplicity=0.0)
     assert events.count("plan") == 2
     assert events[-1] == "plan"
+
+
+@pytest.mark.parametrize(("gap", "num_sets"), [(0.001, 3), (0.01, 2)])
+def test_no_further_set_is_planned_for_less_than_the_gap_asked_for(
+    budget: int, gap: float, num_sets: int
+) -> None:
+    """The third one promises 0.3 %."""
+    plan = planned(memory_budget=budget, relative_gap=gap)
+    assert plan.data.residuals is not None
+    assert len(plan.data.residuals.tried) == num_sets
+
+
+def test_a_step_as_written_takes_an_eighth_of_the_time_first_and_as_much_if_it_stays(
+    as_written: autoshard.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def unproven(*args: Any, **asked: Any) -> Solution:
+        limits.append(args[5].time_limit_seconds)
+        found = plan_graph(*args, **asked)
+        return replace(found, result=replace(found.result, status=Status.FEASIBLE))
+
+    def further(solution: Solution, options: SolveOptions, **_: Any) -> Solution:
+        limits.append(options.time_limit_seconds)
+        return solution
+
+    monkeypatch.setattr("autoshard.program_search.plan_graph", unproven)
+    monkeypatch.setattr("autoshard.program_search.plan_further", further)
+    memory = as_written.data.memory
+    planned(memory_budget=2 * memory.peak_bytes, time_limit_seconds=80.0)
+    assert limits == [10.0, 10.0]
 
 
 @pytest.mark.parametrize(

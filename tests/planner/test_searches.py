@@ -116,13 +116,16 @@ def test_the_leanest_that_a_search_looked_for_first_is_not_looked_for_again(
 def test_cheap_choices_among_the_leanest_are_looked_for_in_little_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An 8B Llama that does not fit took 22 s of it, for 1 % less."""
+    """Each set of residuals of an 8B Llama that does not fit took 18 to 22 s; the last one may."""
     roomy = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
     tight = replace(roomy.encoded.problem, memory_limit=1)
     lean = replace(roomy, encoded=replace(roomy.encoded, problem=tight), result=solve(tight))
     slow = Slow(monkeypatch)
     planner._leanest_as_lowered(lean, Searches(SolveOptions(time_limit_seconds=LIMIT), Stages()))
     assert sum(slow.given) <= LIMIT / 10
+    options = SolveOptions(time_limit_seconds=LIMIT)
+    planner.with_least_peak(lean, options, stages=Stages())
+    assert slow.given[-1] == LIMIT / 4
 
 
 def too_wide() -> tuple[Solution, Searches, int]:
