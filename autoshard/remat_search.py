@@ -95,7 +95,8 @@ class RematSearch:
         every residual is encoded with a node for each, and solved: with the shardings of that plan,
         and from there with all free. The program is rewritten to keep what was chosen, and planned:
         only that plan knows what the rewriting makes of fusion and of moved operands. As far as it
-        does not fit, the joint problem gets a lower limit; where it leaves room, a higher one.
+        does not fit, the joint problem gets a lower limit; where it leaves more room than the gap
+        asked for, a higher one.
 
         Args:
             written: The program as it is written.
@@ -187,7 +188,7 @@ class RematSearch:
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
         fits, fails, num_failed = 0, None, 0  # limits between which the next one lies
-        promised, least = None, 1.0 - self.searches.options.relative_gap
+        promised, worth = None, self.searches.options.relative_gap
         for _ in range(_MOST_SOLVES):
             if self.searches.is_over or self._has_enough():
                 break
@@ -195,7 +196,8 @@ class RematSearch:
             found = self.searches.another(limited, *hints, relative_gap=gap, alike_must_fit=True)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
-            if choices is None or (promised is not None and (found.cost or 0) > least * promised):
+            is_no_faster = promised is not None and (found.cost or 0) > (1.0 - worth) * promised
+            if choices is None or is_no_faster:
                 break
             kept = problem.kept(choices)
             known = next((one for one in self._tried if one.kept == kept), None)
@@ -205,6 +207,8 @@ class RematSearch:
             if limit is None or self.budget is None or (known is not None and tried.fits):
                 break
             left = self.budget - tried.solution.peak_bytes
+            if tried.fits and left <= worth * self.budget:
+                break
             if tried.fits:
                 fits, limit, promised = limit, limit + left, found.cost
             else:
