@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from autoshard.backends import Backend, LayoutPolicy, backend_for
 from autoshard.candidates.candidate import Candidate
@@ -22,11 +21,16 @@ from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph, Value
+from autoshard.planning.followed import (
+    LEANEST_GAP,
+    at_end,
+    followed,
+    followed_and_simpler,
+    leanest_as_lowered,
+)
 from autoshard.planning.hand_prices import best_by_hand
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.pricing import cautious
-from autoshard.planning.room_for_gaps import with_room_for_gaps
-from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import SHORT, Searches, SolveOptions
 from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import (
@@ -38,8 +42,6 @@ from autoshard.planning.solution import (
 )
 from autoshard.planning.spread_layouts import Propagate
 from autoshard.planning.stages import COSTS, SEARCH, Stages
-from autoshard.planning.states_in_memory import with_states_in_memory
-from autoshard.planning.tightened import tightened
 from autoshard.planning.warm_start import WarmStart
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
@@ -53,15 +55,6 @@ _SCARCE = 2.5
 """Memory is scarce below so many times the least use that any choices could have.
 
 Plans of seven programs at 1.1 times the least peak of any stood at 1.06 to 2.1 times that bound.
-"""
-
-_LEANEST_GAP, _QUICK_GAP, _QUICK_SHARE = 0.1, 0.3, 0.05
-"""Gaps of searches for cheap choices among the leanest, of a last one and of one on the way, and
-the share of the time limit of that one.
-
-Choices: of a last plan the peak as lowered is 0 to 11 % less with the second, found in 0.2 to 0.4 s
-of three programs; of an 8B Llama that may repeat its forward pass the first took 12 s for 30 %.
-From a gap of 0.1 to 0.05 it was 0 to 0.1 % (2026-11-30).
 """
 
 
@@ -132,9 +125,10 @@ def plan_graph(
         searches = Searches(share, clock, progress)
         with _naming_round(rounds[:number]):
             by_hand = propagate if len(rounds) == 1 else None
-            solution = _solve_round(encoder, searches, by_hand, start, must_fit=must_fit)
-        if number == len(rounds):
-            solution = clock.settled(partial(simpler, solution, searches, options.simplicity))
+            is_last = number == len(rounds)
+            solution = _solve_round(
+                encoder, searches, by_hand, start, must_fit=must_fit, is_last=is_last
+            )
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
         decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))
@@ -216,8 +210,8 @@ def plan_further(
     result = searches.first(solution.encoded.problem, solution.choices)
     with searches.stages.time("account"):
         found = solution_of(solution.encoder, solution.encoded, result)
-    cheaper = _cheaper(_followed(found, searches), solution, options.relative_gap)
-    return _in_last_round(_at_end(cheaper, searches), solution)
+    cheaper = _cheaper(followed(found, searches), solution, options.relative_gap)
+    return _in_last_round(at_end(cheaper, searches), solution)
 
 
 def simplified(
@@ -241,7 +235,7 @@ def with_least_peak(
 ) -> Solution:
     """Of a program that does not fit, the plan that tells by how much, searched for longer."""
     searches = Searches(options, stages, progress)
-    found = _leanest_as_lowered(solution, searches, _LEANEST_GAP, SHORT)
+    found = leanest_as_lowered(solution, searches, LEANEST_GAP, SHORT)
     return _in_last_round(found, solution)
 
 
@@ -284,7 +278,7 @@ def plan_corrected(
     result = searches.first(encoded.problem, solution.choices)
     if result.status is Status.NO_SOLUTION:
         result = solved_from_leanest(encoded.problem, result, searches)
-    found = _at_end(_followed(solution_of(encoder, encoded, result), searches), searches)
+    found = at_end(followed(solution_of(encoder, encoded, result), searches), searches)
     if margin and found.is_feasible:  # nothing is proven at the prices themselves
         unproven = replace(found.result, lower_bound=0, bound_without_limit=0)
         found = replace(found, encoded=whole, result=unproven)
@@ -353,6 +347,7 @@ def _solve_round(
     start: WarmStart | None,
     *,
     must_fit: bool,
+    is_last: bool,
 ) -> Solution:
     with searches.stages.time(COSTS):
         encoder, encoded = _encoded(encoder, must_fit=must_fit)
@@ -368,7 +363,11 @@ def _solve_round(
         result = solved_from_leanest(encoded.problem, result, searches)
     if must_fit:
         _require_room(encoder, encoded.problem, result)
-    return searches.stages.settled(lambda: _decided(encoder, encoded, result, searches, propagate))
+    settled = searches.stages.settled
+    solution = settled(lambda: _decided(encoder, encoded, result, searches, propagate))
+    if not is_last:
+        return settled(lambda: at_end(followed(solution, searches), searches))
+    return settled(lambda: followed_and_simpler(solution, searches))
 
 
 def _decided(
@@ -378,7 +377,7 @@ def _decided(
     searches: Searches,
     propagate: Propagate | None,
 ) -> Solution:
-    """The plan after the first search: what was found, or a plan written by hand, mended."""
+    """The plan of the first search: what was found, or a plan written by hand, mended."""
     is_short = result.status is Status.FEASIBLE and not searches.stages.is_over
     by_hand = None
     if propagate is not None and (is_short or result.status is Status.NO_SOLUTION):
@@ -389,54 +388,10 @@ def _decided(
     elif searches.is_over and result.choices is None and result.least_peak_choices is None:
         result = searches.last(encoded.problem)
     with searches.stages.time("account"):
-        solution = solution_of(encoder, encoded, result)
-    solution = _at_end(_followed(solution, searches), searches)
+        solution = solution_of(encoder, encoded, result, is_lowered=False)
     if by_hand is not None and solution.choices == by_hand[1]:
         return replace(solution, hand_plan=by_hand[0])
     return solution
-
-
-def _followed(solution: Solution, searches: Searches) -> Solution:
-    """A plan, after the searches that may follow the one that found it."""
-    roomy = with_room_on_chip(_leanest_as_lowered(solution, searches), searches)
-    fitting = with_states_in_memory(with_room_for_gaps(roomy, searches), searches)
-    return tightened(fitting, searches)
-
-
-def _leanest_as_lowered(
-    solution: Solution,
-    searches: Searches,
-    relative_gap: float = _QUICK_GAP,
-    share: float = _QUICK_SHARE,
-) -> Solution:
-    """Where no plan fits, the cheapest that holds the least by the problem, if it is the leaner.
-
-    Many choices hold the least there, where outputs in VMEM take nothing; one with larger outputs
-    spills more of them to HBM, and costs more.
-    """
-    least = solution.result.least_peak
-    if solution.is_feasible or least is None or searches.is_over:
-        return solution
-    problem = replace(solution.encoded.problem, memory_limit=least)
-    choices = searches.another(
-        problem,
-        solution.choices,
-        share=share,
-        relative_gap=relative_gap,
-        copies_alike=True,
-    ).choices
-    if choices is None:
-        return solution
-    with searches.stages.time("account"):
-        result = replace(solution.result, least_peak_choices=choices)
-        found = solution_of(solution.encoder, solution.encoded, result)
-    return found if found.peak_bytes < solution.peak_bytes else solution
-
-
-def _at_end(solution: Solution, searches: Searches) -> Solution:
-    """The same, told whether somebody asked for the best so far in any search."""
-    result = replace(solution.result, is_interrupted=searches.is_interrupted)
-    return replace(solution, result=result)
 
 
 def _as_decided(encoded: Encoded, decided: Mapping[int, Candidate]) -> list[int]:

@@ -323,19 +323,36 @@ class _Trade:
 
     @property
     def more_bytes(self) -> float:
-        """Bytes by which the peak of a simpler plan, lowered, may be above that of the plan."""
+        """Bytes by which a simpler plan may hold more than the plan."""
         limit = self.solution.encoder.memory_limit
         if limit is None:
             return math.inf
-        return max(self.fraction * limit, _MOST_OF_FREE * (limit - self.solution.peak_bytes))
+        return max(self.fraction * limit, _MOST_OF_FREE * (limit - self.held(self.solution)))
+
+    def held(self, one: Solution) -> int:
+        """Bytes that a plan holds, by the problem as long as the plan itself is not lowered."""
+        return one.peak_bytes if self.solution.is_lowered else one.alive_bytes
 
     def given_up(self, other: Solution) -> float:
-        """Time or memory that a lowered plan gives up, over what it may."""
-        limit, before = self.solution.encoder.memory_limit, self.solution
-        seconds = (other.step_seconds / before.step_seconds - 1.0) / self.fraction
-        if limit is not None and other.peak_bytes > max(limit, before.peak_bytes):
+        """Time or memory that a lowered plan gives up, over what it may.
+
+        Where a bound on the time of the plan tells that this is little, the plan is not lowered.
+        """
+        if not self.solution.is_lowered:
+            most = self._given_up(other, self.solution.least_seconds)
+            if most <= 1.0:
+                return most
+            with self.searches.stages.time("account"):
+                _ = self.solution.estimate
+        return self._given_up(other, self.solution.step_seconds)
+
+    def _given_up(self, other: Solution, seconds: float) -> float:
+        """The same, of a plan that takes so many seconds."""
+        limit, held = self.solution.encoder.memory_limit, self.held(self.solution)
+        if limit is not None and other.peak_bytes > max(limit, held):
             return math.inf
-        return max(seconds, (other.peak_bytes - before.peak_bytes) / self.more_bytes)
+        more_seconds = (other.step_seconds / seconds - 1.0) / self.fraction
+        return max(more_seconds, (self.held(other) - held) / self.more_bytes)
 
     def decided(self, choices: tuple[int, ...]) -> Solution:
         """The plan of choices, lowered."""

@@ -13,6 +13,7 @@ from autoshard.errors import ConstraintError, InputError
 from autoshard.graph.program import Graph
 from autoshard.lowering.account import Account, account_of
 from autoshard.lowering.estimate import Estimate, estimate
+from autoshard.lowering.least_seconds import least_seconds
 from autoshard.lowering.local_program import LocalProgram
 from autoshard.lowering.lower import lower
 from autoshard.lowering.optimizer_outputs import OptimizerOutputs
@@ -54,14 +55,31 @@ class DecidedRound:
 
 
 @dataclass(frozen=True, eq=False)
+class Lowered:
+    """A decided plan as the program of one device, and what that takes; made on first use."""
+
+    encoder: Encoder
+    encoded: Encoded
+    decoded: Decoded
+    choices: tuple[int, ...]
+
+    @cached_property
+    def program(self) -> LocalProgram:
+        return lower(self.encoder, self.encoded, self.decoded, self.choices)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        return estimate(self.program)
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """A decided plan in the planner's own terms.
 
     Choices are the least-memory ones where no plan fits the budget.
 
     Args:
-        local_program: Of one device.
-        estimate: What that takes.
+        lowered: The plan on one device.
         rounds: All rounds, the last one included; none where there was only one.
         hand_plan: Name of the plan written by hand that it is; "" for what a solver found.
     """
@@ -72,14 +90,28 @@ class Solution:
     result: Result
     choices: tuple[int, ...]
     decoded: Decoded
-    local_program: LocalProgram
-    estimate: Estimate
+    lowered: Lowered
     rounds: tuple[DecidedRound, ...] = ()
     hand_plan: str = ""
 
     @property
     def is_feasible(self) -> bool:
         return self.result.status.has_choices
+
+    @property
+    def is_lowered(self) -> bool:
+        """True once somebody asked what the plan takes on one device."""
+        return "program" in vars(self.lowered)
+
+    @property
+    def local_program(self) -> LocalProgram:
+        """Of one device."""
+        return self.lowered.program
+
+    @property
+    def estimate(self) -> Estimate:
+        """What that takes."""
+        return self.lowered.estimate
 
     @cached_property
     def account(self) -> Account:
@@ -120,6 +152,11 @@ class Solution:
         """Of one step, as it was priced: overlap counts where it was asked for."""
         found = self.estimate
         return found.seconds if self.encoder.costing.overlaps else found.blocking_seconds
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """A bound on the seconds of a step; the plan is not lowered for that."""
+        return least_seconds(self.encoder, self.encoded, self.decoded)
 
     @property
     def overlapped_seconds(self) -> float | None:
@@ -164,8 +201,16 @@ class Solution:
         return encoder, encoder.encode()
 
 
-def solution_of(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
+def solution_of(
+    encoder: Encoder, encoded: Encoded, result: Result, *, is_lowered: bool = True
+) -> Solution:
     """The plan that a search found; the leanest one where none fits.
+
+    Args:
+        encoder: Of the problem.
+        encoded: The problem.
+        result: Of the search.
+        is_lowered: The plan is lowered now, not on first use.
 
     Raises:
         NoPlanInTimeError: Time was up before any choices were found.
@@ -196,18 +241,11 @@ def solution_of(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
             where="in_shardings, out_shardings, sharding constraints and groups together",
             fix="free one of them (None or P.UNCONSTRAINED) and plan again",
         )
-    decoded = decode(encoded, choices)
-    program = lower(encoder, encoded, decoded, tuple(choices))
-    return Solution(
-        encoder.graph,
-        encoder,
-        encoded,
-        result,
-        tuple(choices),
-        decoded,
-        program,
-        estimate(program),
-    )
+    taken, decoded = tuple(choices), decode(encoded, choices)
+    lowered = Lowered(encoder, encoded, decoded, taken)
+    if is_lowered:
+        _ = lowered.estimate
+    return Solution(encoder.graph, encoder, encoded, result, taken, decoded, lowered)
 
 
 def as_answer(

@@ -13,7 +13,7 @@ import pytest
 import autoshard
 from autoshard import searched_constraints
 from autoshard.hlo.compiled import compare_collectives, read_compiled
-from autoshard.planning import planner, searches
+from autoshard.planning import followed, searches
 from solvers import Problem, Result, Status, solve
 
 BATCH = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
@@ -107,18 +107,18 @@ def test_a_search_that_is_cut_short_goes_on_from_the_best_hand_plan(
     assert plan.data.compute_seconds == pytest.approx(full.data.compute_seconds, rel=0.02)
 
 
-@pytest.mark.parametrize("stage", ["simpler", "_followed"])
+@pytest.mark.parametrize("stage", ["simpler", "followed"])
 def test_an_interrupt_after_the_search_leaves_its_plan(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    known, interrupts = getattr(planner, stage), iter([KeyboardInterrupt])
+    known, interrupts = getattr(followed, stage), iter([KeyboardInterrupt])
 
     def interrupted(*args: Any) -> Any:
         for error in interrupts:
             raise error
         return known(*args)
 
-    monkeypatch.setattr(planner, stage, interrupted)
+    monkeypatch.setattr(followed, stage, interrupted)
     plan = planned()
     assert plan.data.is_feasible
     assert plan.data.baselines == ()

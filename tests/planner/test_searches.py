@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
-from autoshard.planning import planner, searches
+from autoshard.planning import followed, planner, searches
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches, SolveOptions
@@ -121,7 +121,7 @@ def test_cheap_choices_among_the_leanest_are_looked_for_in_little_of_the_time(
     tight = replace(roomy.encoded.problem, memory_limit=1)
     lean = replace(roomy, encoded=replace(roomy.encoded, problem=tight), result=solve(tight))
     slow = Slow(monkeypatch)
-    planner._leanest_as_lowered(lean, Searches(SolveOptions(time_limit_seconds=LIMIT), Stages()))
+    followed.leanest_as_lowered(lean, Searches(SolveOptions(time_limit_seconds=LIMIT), Stages()))
     assert sum(slow.given) <= LIMIT / 10
     options = SolveOptions(time_limit_seconds=LIMIT)
     planner.with_least_peak(lean, options, stages=Stages())
@@ -189,7 +189,7 @@ def test_what_a_longer_search_proves_holds_where_the_plan_before_it_stays(
 
     solution = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
     unproven = replace(solution.result, lower_bound=0, status=Status.FEASIBLE)
-    monkeypatch.setattr(planner, "_followed", too_large)
+    monkeypatch.setattr(planner, "followed", too_large)
     found = planner.plan_further(replace(solution, result=unproven), SolveOptions())
     assert found.choices == solution.choices
     assert found.result.status is Status.OPTIMAL

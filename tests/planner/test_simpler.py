@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard.errors import InputError
+from autoshard.lowering.lower import lower
 from autoshard.planning import simpler
 from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import Penalties
@@ -72,6 +73,23 @@ def test_a_simpler_plan_gives_up_as_much_as_it_may() -> None:
     uses = [len(planned(share).data.wanted_uses) for share in (0, 0.02, 0.2)]
     assert uses == sorted(uses, reverse=True)
     assert uses[-1] <= uses[0] / 2
+
+
+def test_the_plan_that_a_simpler_one_is_made_of_is_not_lowered_where_that_gives_up_little(
+    monkeypatch: pytest.MonkeyPatch, fastest: autoshard.Plan
+) -> None:
+    lowered = []
+
+    def counted(encoder: Any, encoded: Any, decoded: Any, choices: tuple[int, ...]) -> Any:
+        lowered.append(choices)
+        return lower(encoder, encoded, decoded, choices)
+
+    monkeypatch.setattr("autoshard.planning.solution.lower", counted)
+    plan = planned(0.2)
+    assert len(plan.data.wanted_uses) < len(fastest.data.wanted_uses)
+    assert fastest.solution is not None
+    assert lowered
+    assert fastest.solution.choices not in lowered
 
 
 def test_parts_of_a_simpler_plan_are_taken_by_what_each_penalty_costs_and_copies_together() -> None:
@@ -189,6 +207,7 @@ def within_fifty(price: float) -> Any:
         result=SimpleNamespace(memory_prices={0: price} if price else {}, reduced_columns=0),
         alive_bytes=0,
         peak_bytes=0,
+        is_lowered=True,
     )
 
 
@@ -247,6 +266,7 @@ def test_of_a_part_what_holds_far_more_by_the_problem_is_left_out(
         encoder=SimpleNamespace(memory_limit=1000),
         alive_bytes=0,
         peak_bytes=980,
+        is_lowered=True,
     )
     tried: list[tuple[int, ...]] = []
 
@@ -274,7 +294,10 @@ def test_a_simpler_plan_may_take_half_of_the_memory_that_is_free(
     limit: int | None, peak: int, room: float
 ) -> None:
     before: Any = SimpleNamespace(
-        encoder=SimpleNamespace(memory_limit=limit), peak_bytes=peak, step_seconds=1.0
+        encoder=SimpleNamespace(memory_limit=limit),
+        peak_bytes=peak,
+        step_seconds=1.0,
+        is_lowered=True,
     )
     unused: Any = None
     trade = simpler._Trade(before, unused, None, unused)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.encoding.picoseconds import PICOSECONDS
-from autoshard.planning import planner
+from autoshard.planning import followed, planner
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution
 from autoshard.planning.stages import Stages
@@ -23,7 +23,7 @@ EXACT = SolveOptions(relative_gap=0.0, time_limit_seconds=20.0)
 def first_plan(hardware: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> Solution:
     """A plan whose schedule was not looked at: weights that are cut have to be gathered."""
     graph = chain(rows, 4096)
-    monkeypatch.setattr(planner, "tightened", lambda solution, _: solution)
+    monkeypatch.setattr(followed, "tightened", lambda solution, _: solution)
     machine, wishes = get_hardware(hardware), batch_and_cut_weights(graph)
     return planner.plan_graph(graph, parse_mesh_sizes("x=4"), machine, wishes, None, EXACT)
 
