@@ -100,12 +100,12 @@ def _is_maximum(graph: Graph, op: Op) -> bool:
 def _weights(graph: Graph, maximum: Op) -> list[int]:
     """Values computed of rows and their maxima that are summed, and read by a matmul.
 
-    Nothing where the rows are turned for it: sums and matmuls compute it each.
+    Nothing where the rows are turned for it and several matmuls read them (gradients do): sums and
+    matmuls compute it each.
     """
     size = prod(graph.values[maximum.operands[0]].shape)
     rows = trace_back(graph, maximum.operands, lambda op, _: is_fusible(op))
-    if any(graph.maker(value).name == "transpose" for value in rows.inner):
-        return []
+    is_turned = any(graph.maker(value).name == "transpose" for value in rows.inner)
     found = []
     for end in trace_forward(graph, maximum.results[0], is_fusible):
         weights = end.operands[0]
@@ -113,7 +113,8 @@ def _weights(graph: Graph, maximum: Op) -> list[int]:
             continue
         if is_elementwise(graph.maker(weights)) and prod(graph.values[weights].shape) == size:
             ends = trace_forward(graph, weights, is_fusible)
-            if any(one.op_class in PRODUCTS for one in ends):
+            products = [one for one in ends if one.op_class in PRODUCTS]
+            if products and not (is_turned and len(products) > 1):
                 found.append(weights)
     return found
 

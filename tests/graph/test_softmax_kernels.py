@@ -160,6 +160,23 @@ def test_on_a_v5p_a_mask_makes_rows_too_long_half_as_soon() -> None:
     assert softmax(attention(made, mask=True), 1024, chip="tpu-v5p") == MADE
 
 
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_turned_rows_are_written_unless_gradients_read_them(with_gradients: bool) -> None:
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        queries = made(x, weight).reshape(*x.shape[:2], 2, HEADS // 2, -1)
+        keys = made(x, of_key[:, :2])
+        scores = jnp.einsum("bqkge,btke->bkgqt", queries, keys).astype(jnp.float32) * 0.1
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum("bkgqt,btke->bqkge", weights, keys)
+
+    def step(*given: Any) -> Any:
+        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), 2)(*given)
+
+    graph, buffers = planned(step if with_gradients else program, 1024, 128, "tpu-v5e")
+    exponential = next(op for op in graph.ops if op.name == "exponential")
+    assert buffers.is_stored[exponential.results[0]] is not with_gradients
+
+
 def test_exponentials_that_are_only_summed_are_not_written() -> None:
     def program(x: Any, weight: Any, _: Any) -> Any:
         scores = jnp.einsum("btd,dhe->bhte", x, weight).astype(jnp.float32) * 0.1
