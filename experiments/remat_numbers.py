@@ -244,8 +244,8 @@ run and what is called "compiled" keeps them:
 Known: of layers under `scan` less is compiled than planned, as little as 0.62. Of unrolled layers
 more is, up to 2.75: in the schedule of `gpt`, sums of small gradients of all layers are one call at
 the end, and the matmuls of these gradients run right before it; what they read is held until then,
-also what was computed again for them. Where nothing fits (`mlp`, `embedding`), computing all again
-lowers the least peak by less than 2 %.
+also what was computed again for them. Where nothing fits, computing all again lowers the least peak
+by less than 2 %.
 
 Planning time is that of the processor, beside `remat="keep"` within the same budget, and within
 {_ROOMY} of the least peak with everything kept.
