@@ -18,7 +18,6 @@ from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_
 from autoshard.frontend.dead_code import Control
 from autoshard.frontend.declared_cost import declared_cost
 from autoshard.frontend.graph_builder import GraphBuilder, OpDraft, TensorType
-from autoshard.frontend.layer_copies import Trail
 from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import (
     fitted_rule,
@@ -30,6 +29,7 @@ from autoshard.frontend.op_rules import (
     whole_rule,
 )
 from autoshard.frontend.tensor_types import read_tensor_type
+from autoshard.frontend.trail import Trail
 from autoshard.frontend.trip_counts import Loop, ToldTripCounts
 from autoshard.frontend.windows import moved_windows, read_windows
 from autoshard.frontend.written_collectives import read_collective

@@ -2,78 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from autoshard.frontend.equal_layers import FewEquations
 from autoshard.frontend.graph_builder import GraphBuilder, OpDraft, ValueDraft
+from autoshard.frontend.importer import Importer
+from autoshard.frontend.trail import BEFORE_ALL, Trail, equation_number, in_equation
 from autoshard.graph.program import OpKind
-
-if TYPE_CHECKING:
-    from autoshard.frontend.importer import Importer
-
-_NUMBER = re.compile(r"\d+")
-_BEFORE_ALL = -1
-"""The number under which arguments stand, which are of no equation."""
 
 
 class UnlikeLayersError(Exception):
     """What copies of layers are in the graph does not follow from the layer that was imported."""
-
-
-@dataclass(slots=True)
-class Trail:
-    """Which ops were imported for which equation.
-
-    Attributes:
-        made: By number of an equation, the results of its last op.
-    """
-
-    made: dict[int, Sequence[int]] = field(default_factory=dict)
-    _starts: list[tuple[int, int]] = field(default_factory=list)
-    _merged: dict[int, OpDraft] = field(default_factory=dict)
-
-    def enter(self, num_ops: int, equation: str) -> None:
-        """An op of an equation comes next, after so many."""
-        self._starts.append((num_ops, _number(equation)))
-
-    def leave(self, equation: str, results: Sequence[int]) -> None:
-        """It is over."""
-        self.made[_number(equation)] = results
-
-    def merge(self, op: OpDraft) -> None:
-        """In the place of what comes, an earlier op is read; a constant is the same for all."""
-        if op.operands:
-            self._merged[len(self._starts) - 1] = op
-
-    def ops_by_equation(self, ops: Sequence[OpDraft]) -> dict[int, list[OpDraft]]:
-        """By number of an equation, its ops and those that it reads in the place of its own.
-
-        Constants that have no equation are for the next one, arguments under a number of their own.
-        """
-        found: defaultdict[int, list[OpDraft]] = defaultdict(list)
-        waiting: list[OpDraft] = []
-        stops = [start for start, _ in self._starts[1:]] + [len(ops)]
-        found[_BEFORE_ALL] = [*ops[: self._starts[0][0]]] if self._starts else [*ops]
-        for place, ((start, number), stop) in enumerate(zip(self._starts, stops, strict=True)):
-            waiting += ops[start:stop]
-            if place in self._merged:
-                waiting.append(self._merged[place])
-            if number >= 0:
-                found[number] += waiting
-                waiting = []
-        return found
-
-
-def _number(path: str) -> int:
-    """The equation of the program that a path begins with; -1 for none."""
-    match = _NUMBER.match(path)
-    return int(match[0]) if match else _BEFORE_ALL
 
 
 def with_all_layers(importer: Importer, few: FewEquations, returned: Sequence[int]) -> list[int]:
@@ -137,12 +81,12 @@ class _Copies:
         self._fills = {id(op): key for key, op in self.importer.fills.items()}
         self._ops, self._paths = self.trail.ops_by_equation(build.ops), defaultdict(list)
         for path, value in build.value_by_path.items():
-            self._paths[_number(path)].append((path, value))
+            self._paths[equation_number(path)].append((path, value))
 
     def run(self) -> None:
         """Write all equations."""
         few, by_path = self.few, self.importer.build.value_by_path
-        self._emit(_BEFORE_ALL, _BEFORE_ALL, {})
+        self._emit(BEFORE_ALL, BEFORE_ALL, {})
         jaxpr = few.whole
         for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
             for place, var in enumerate(variables):
@@ -227,7 +171,7 @@ class _Copies:
             )
             if op.note:
                 whole.note(f"{op.note} ({source or 'no source line'})")
-        if number == _BEFORE_ALL:
+        if number == BEFORE_ALL:
             self._name(number, kept, inner)
         return inner
 
@@ -239,15 +183,10 @@ class _Copies:
         for path in (op.equation, str(kept)):
             if op.source and op.source == sources.get(path):
                 own = f"{number}{path.removeprefix(str(kept))}"
-                return sources.get(own, ""), _moved(op.equation, number)
-        return op.source, _moved(op.equation, number)
+                return sources.get(own, ""), in_equation(op.equation, number)
+        return op.source, in_equation(op.equation, number)
 
     def _name(self, number: int, kept: int, inner: Mapping[int, int]) -> None:
         for path, value in self._paths[kept]:
-            own = path if number == kept else _moved(path, number)
+            own = path if number == kept else in_equation(path, number)
             self.whole.name_path(own, self.value(value, inner))
-
-
-def _moved(path: str, number: int) -> str:
-    """A path in another equation of the program."""
-    return _NUMBER.sub(str(number), path, count=1)

@@ -44,9 +44,10 @@ from autoshard.frontend.importer import (
     ModuleNames,
     Scope,
 )
-from autoshard.frontend.layer_copies import Trail, with_all_layers
+from autoshard.frontend.layer_copies import with_all_layers
 from autoshard.frontend.loop_invariants import hoist_loop_invariants
 from autoshard.frontend.refused_borders import refused_border
+from autoshard.frontend.trail import Trail
 from autoshard.frontend.trip_counts import ToldTripCounts, check_trip_count
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.splats import without_folded_collectives
