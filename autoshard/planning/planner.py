@@ -201,13 +201,15 @@ def plan_further(
     """Search on where time cut a plan short; of a plan in rounds, in the last one.
 
     Args:
-        solution: What was found so far; the new plan costs no more.
+        solution: What was found so far; it stays where nothing is found that costs no more.
         options: For the rest of the search.
         stages: Where to count the time.
         progress: Told of a long solve.
     """
     searches = Searches(options, stages or Stages(), progress)
     result = searches.first(solution.encoded.problem, solution.choices)
+    if result.choices is None:
+        return at_end(solution, searches)
     with searches.stages.time("account"):
         found = solution_of(solution.encoder, solution.encoded, result)
     cheaper = _cheaper(followed(found, searches), solution, options.relative_gap)
