@@ -123,7 +123,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
     parts = joined_parts(graph) if fuses else {}
-    weights = written_weights(graph, product_by_written, with_softmax) if fuses else {}
+    weights = written_weights(graph, product_by_written, with_softmax, fusion) if fuses else {}
     stored = stored_values(graph, fusion, backend.layout, written, addends, set(weights))
     turned_copies = turned_rows(graph) if backend.layout.turn_cycles else {}
     for one in (*parts, *turned_copies.values()):

@@ -67,13 +67,16 @@ def softmax_kernel(
         most = fusion.softmax_rows[is_masked] // (_WIDER if is_masked and bits >= 32 else 1)
         if row <= most and (is_short or written >= set(made)):
             return SoftmaxKernel.OF_MATMUL
-    if is_short or not any(_weights(graph, op) for op in maxima):
+    if is_short or not any(_weights(graph, op, fusion) for op in maxima):
         return SoftmaxKernel.OF_RESULT
     return SoftmaxKernel.OF_SCORES
 
 
 def written_weights(
-    graph: Graph, product_by_written: Mapping[int, int], with_softmax: Set[int]
+    graph: Graph,
+    product_by_written: Mapping[int, int],
+    with_softmax: Set[int],
+    fusion: FusionPolicy,
 ) -> dict[int, int]:
     """Exponentials that a softmax's own kernel writes, as a matmul reads them later.
 
@@ -83,12 +86,13 @@ def written_weights(
         graph: The program.
         product_by_written: Products, by what is written in their place.
         with_softmax: Products whose kernel takes the softmax.
+        fusion: Policy.
     """
     return {
         weights: op.index
         for op in graph.ops
         if _is_maximum(graph, op) and product_by_written.get(op.operands[0], -1) not in with_softmax
-        for weights in _weights(graph, op)
+        for weights in _weights(graph, op, fusion)
     }
 
 
@@ -97,13 +101,14 @@ def _is_maximum(graph: Graph, op: Op) -> bool:
     return op.op_class is OpClass.REDUCE and not op.is_sum and goes_along_rows(graph, op)
 
 
-def _weights(graph: Graph, maximum: Op) -> list[int]:
+def _weights(graph: Graph, maximum: Op, fusion: FusionPolicy) -> list[int]:
     """Values computed of rows and their maxima that are summed, and read by a matmul.
 
-    Nothing where the rows are turned for it and several matmuls read them (gradients do): sums and
-    matmuls compute it each.
+    Nothing where the rows are turned for it and are long, or several matmuls read them (gradients
+    do): sums and matmuls compute it each.
     """
-    size = prod(graph.values[maximum.operands[0]].shape)
+    shape = graph.values[maximum.operands[0]].shape
+    size, is_long = prod(shape), shape[-1] > max(fusion.narrow_score_rows)
     rows = trace_back(graph, maximum.operands, lambda op, _: is_fusible(op))
     is_turned = any(graph.maker(value).name == "transpose" for value in rows.inner)
     found = []
@@ -114,7 +119,7 @@ def _weights(graph: Graph, maximum: Op) -> list[int]:
         if is_elementwise(graph.maker(weights)) and prod(graph.values[weights].shape) == size:
             ends = trace_forward(graph, weights, is_fusible)
             products = [one for one in ends if one.op_class in PRODUCTS]
-            if products and not (is_turned and len(products) > 1):
+            if products and not (is_turned and (is_long or len(products) > 1)):
                 found.append(weights)
     return found
 
