@@ -24,6 +24,11 @@ class Status(Enum):
     def has_choices(self) -> bool:
         return self in (Status.OPTIMAL, Status.WITHIN_GAP, Status.FEASIBLE)
 
+    @property
+    def is_proven(self) -> bool:
+        """True where a bound shows that the choices are as good as was asked for."""
+        return self in (Status.OPTIMAL, Status.WITHIN_GAP)
+
 
 _ADVICE = {
     Status.OPTIMAL: "Nothing costs less; use the choices as they are.",

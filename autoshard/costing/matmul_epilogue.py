@@ -94,7 +94,7 @@ class MatmulEpilogue:
         return np.asarray(fused - saved - seconds)
 
     def with_matmul(self, op: Op) -> WithMatmul:
-        """The ops that may run with a matmul; none beside other ops."""
+        """The ops that may run with a matmul or a convolution; none beside other ops."""
         passes, buffers = self.costing.passes, self.buffers
         if op.op_class not in PRODUCTS:
             return WithMatmul()

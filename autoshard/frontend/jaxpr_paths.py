@@ -102,7 +102,7 @@ def is_constrainable(aval: Any) -> bool:
 
 
 def is_tagged(var: Var, mesh: AbstractMesh) -> bool:
-    """Whether a variable has a path, if it is read: not where all axes of a mesh are manual."""
+    """True for a variable with a path, if it is read: not where all axes of a mesh are manual."""
     return bool(mesh.auto_axes) and is_constrainable(var.aval)
 
 

@@ -17,7 +17,7 @@ from autoshard.graph.program import OpKind
 
 
 class UnlikeLayersError(Exception):
-    """What copies of layers are in the graph does not follow from the layer that was imported."""
+    """The layer that was imported does not tell the ops of its copies."""
 
 
 def with_all_layers(importer: Importer, few: FewEquations, returned: Sequence[int]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import Call
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace_errors import does_not_lower
+from autoshard.mlir_modules import module_bytecode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +80,7 @@ def modules_of(
         tagged = tag_jaxpr(closed, mesh, few)
         with mesh_context(None):
             lowered, lowered_for, notes = _lower(stage, tagged, platform, call)
-        return _bytecode(lowered), lowered_for, notes
+        return module_bytecode(lowered.compiler_ir("stablehlo")), lowered_for, notes
 
     module, lowered_for, notes = lower(few, platform)
     if few is None:
@@ -123,11 +123,3 @@ def _with_jaxpr(stage: jax.stages.Traced, jaxpr: ClosedJaxpr) -> jax.stages.Trac
     other._params = {**stage._params, "jaxpr": ClosedJaxpr(hoisted, stage.jaxpr.consts)}
     other._lojax = None
     return other
-
-
-def _bytecode(lowered: jax.stages.Lowered) -> bytes:
-    buffer = io.BytesIO()
-    module = lowered.compiler_ir("stablehlo")
-    assert module is not None
-    module.operation.write_bytecode(file=buffer)
-    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Which ops of a graph under construction were imported for which equation."""
+"""The ops of a graph under construction by the equation that they were imported for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE_ALL = -1
 
 @dataclass(slots=True)
 class Trail:
-    """Which ops were imported for which equation.
+    """The ops that were imported, by equation.
 
     Attributes:
         made: By number of an equation, the results of its last op.

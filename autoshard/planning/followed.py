@@ -11,9 +11,7 @@ from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.planning.tightened import tightened
-from solvers import Status
 
-_PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 LEANEST_GAP, _QUICK_GAP, _QUICK_SHARE = 0.1, 0.3, 0.05
 """Gaps of searches for cheap choices among the leanest, of a last one and of one on the way, and
 the share of the time limit of that one.
@@ -31,11 +29,11 @@ def followed_and_simpler(solution: Solution, searches: Searches) -> Solution:
     lowered, as far as a bound on its time tells what is given up.
     """
     simplicity = searches.options.simplicity
-    is_proven = solution.result.status in _PROVEN
+    is_proven = solution.result.status.is_proven
     at_once = simpler(solution, searches, simplicity) if is_proven else solution
     if at_once is not solution:
         found = followed(at_once, searches)
-        if found.choices == at_once.choices and found.result.status in _PROVEN:
+        if found.choices == at_once.choices and found.result.status.is_proven:
             return at_end(found, searches)
     found = followed(solution, searches)
     is_simple = is_proven and at_once is solution and found.encoded is solution.encoded

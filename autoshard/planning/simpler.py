@@ -19,7 +19,7 @@ from autoshard.layouts import Layout
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import Edge, Problem, Status, evaluate, with_priced_memory
+from solvers import Edge, Problem, evaluate, with_priced_memory
 
 IntArray = npt.NDArray[np.int64]
 
@@ -50,7 +50,6 @@ _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
 _DEARER = (1.0, 2.0, 4.0)
 """Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
-_PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +287,7 @@ class _Trade:
             dearer = {time: times * one for time, one in prices.items()}
             paying = with_priced_memory(priced, dearer)
             result = self.searches.another(paying, start, relative_gap=gap, copies_alike=True)
-            found = result.choices if result.status in _PROVEN else None
+            found = result.choices if result.status.is_proven else None
             if found is None or evaluate(self.problem, found).peak <= self.most_peak:
                 self.fitting_times = times
                 break

@@ -110,7 +110,7 @@ class Solution:
 
     @property
     def estimate(self) -> Estimate:
-        """What that takes."""
+        """Seconds and memory of that program."""
         return self.lowered.estimate
 
     @cached_property

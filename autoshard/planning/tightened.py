@@ -22,7 +22,7 @@ from autoshard.graph.program import Op
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
-from solvers import FORBIDDEN, Problem, Status
+from solvers import FORBIDDEN, Problem
 
 IntArray = npt.NDArray[np.int64]
 
@@ -30,8 +30,6 @@ AGREEMENT = 0.005
 """Difference of the estimate from the objective, over that, within which both agree."""
 MOST_ROUNDS = 2
 """Solves beside the first. A choice: planning takes no more time than it may."""
-
-_PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
 @dataclass(slots=True)
@@ -157,7 +155,7 @@ def tightened(solution: Solution, searches: Searches) -> Solution:
     best, now, found = solution, solution, Differences()
     gap = searches.options.relative_gap
     for _ in range(MOST_ROUNDS):
-        is_proven = now.result.status in _PROVEN  # time that is short is better spent elsewhere
+        is_proven = now.result.status.is_proven  # time that is short is better spent elsewhere
         is_agreed = now.model_gap <= max(AGREEMENT, gap)
         if is_agreed or not is_proven or searches.is_over or not now.encoder.costing.overlaps:
             break
@@ -179,7 +177,7 @@ def tightened(solution: Solution, searches: Searches) -> Solution:
         is_same = other.choices == now.choices
         now = with_room_for_gaps(other, searches)
         is_faster = now.is_feasible and now.step_seconds < best.step_seconds
-        if is_faster or (is_same and now.result.status in _PROVEN):
+        if is_faster or (is_same and now.result.status.is_proven):
             best = now
         if is_same or not is_faster:
             break
@@ -202,4 +200,4 @@ def _still_proven(
     bound, without_limit = (max(0, one + lowered) for one in bounds)
     result = replace(before.result, lower_bound=bound, bound_without_limit=without_limit)
     answer = as_answer(replace(after, result=result), result, after.choices, gap)
-    return replace(after, result=answer) if answer.status in _PROVEN else None
+    return replace(after, result=answer) if answer.status.is_proven else None

@@ -272,7 +272,7 @@ def test_the_joint_problem_is_not_solved_again_where_a_set_leaves_less_room_than
 
 
 def plans_and_solves(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the search for residuals plans and solves from now on, as it goes."""
+    """The plans and solves of the search for residuals from now on, as it goes."""
     events: list[str] = []
 
     def told(kind: type, name: str, event: str) -> None:
