@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.constraints import ResidualTerm
@@ -137,7 +137,8 @@ class RematSearch:
             value_paths(leanest),
         )
         problem = with_residual_nodes(*self.encode(whole), ops, lean_program, asked)
-        shardings, bound = self._walk(problem)
+        by_policies = tuple((*least, *saved) for saved in joint.saved_by_policies)
+        shardings, bound = self._walk(problem, by_policies)
         tried = [
             replace(one, choices=problem.keeping(shardings, one.kept))
             if one.choices is None
@@ -169,8 +170,15 @@ class RematSearch:
         )
         return PlannedResiduals(best.program, solution, choice)
 
-    def _walk(self, problem: ResidualProblem) -> tuple[tuple[int, ...], float | None]:
+    def _walk(
+        self, problem: ResidualProblem, by_policies: Sequence[tuple[str, ...]]
+    ) -> tuple[tuple[int, ...], float | None]:
         """Plan the sets of a few limits.
+
+        Args:
+            problem: The joint problem.
+            by_policies: Sets that users would ask for by hand. Of an answer that one of them is
+                cheaper than, in its shardings, only these are taken.
 
         Returns:
             Choices of the joint problem with the shardings of the lean plan, as far as they are
@@ -186,6 +194,7 @@ class RematSearch:
         hints = [lean.restore(answer) for answer in answers if answer is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
+        hints.append(problem.cheapest(problem.within(limit), shardings, by_policies)[0])
         bound: float | None = None
         fits, fails, num_failed = 0, None, 0  # limits between which the next one lies
         promised, worth = None, self.searches.options.relative_gap
@@ -196,13 +205,15 @@ class RematSearch:
             found = self.searches.another(limited, *hints, relative_gap=gap, alike_must_fit=True)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
-            is_no_faster = promised is not None and (found.cost or 0) > (1.0 - worth) * promised
-            if choices is None or is_no_faster:
+            if choices is None:
+                break
+            choices, price = problem.cheapest(limited, choices, by_policies)
+            if price.is_allowed and promised and price.cost > (1.0 - worth) * promised:
                 break
             kept = problem.kept(choices)
             known = next((one for one in self._tried if one.kept == kept), None)
             tried = known or self._planned(kept, choices)
-            if tried.solution is None or found.choices is None:
+            if tried.solution is None or not price.is_allowed:
                 break
             if limit is None or self.budget is None or (known is not None and tried.fits):
                 break
@@ -210,13 +221,13 @@ class RematSearch:
             if tried.fits and left <= worth * self.budget:
                 break
             if tried.fits:
-                fits, limit, promised = limit, limit + left, found.cost
+                fits, limit, promised = limit, limit + left, price.cost
             else:
                 fails, num_failed = problem.device_bytes(choices), num_failed + 1
                 limit = fails + min(num_failed * left, -1)
             if fails is not None and not fits < limit < fails:
                 limit = (fits + fails) // 2
-            hints = [found.choices]
+            hints = [choices]
         return shardings, bound
 
     def _has_enough(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.remat.choice import ON_HOST, Residual
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from solvers import MemoryLimit, Problem, Restricted, evaluate, restrict
+from solvers import Evaluation, MemoryLimit, Problem, Restricted, evaluate, restrict
 
 IntArray = npt.NDArray[np.int64]
 
@@ -77,14 +77,30 @@ class ResidualProblem:
         needed = {position for position, op in enumerate(self.ops) if op.is_required}
         for position in reversed(range(len(self.ops))):
             op = self.ops[position]
+            if position not in needed:
+                continue
             if any(one.name + ON_HOST in kept for one in op.results):
                 states[position] = HOST
             elif any(one.name in kept for one in op.results):
                 states[position] = KEEP
-            elif position in needed:
+            else:
                 states[position] = AGAIN
                 needed.update(op.operands)
         return (*choices[:first_wait], *waits, *states)
+
+    def cheapest(
+        self, limited: Problem, choices: Sequence[int], sets: Iterable[Collection[str]]
+    ) -> tuple[tuple[int, ...], Evaluation]:
+        """Choices, or the same that keep one of these sets: what is allowed and costs least.
+
+        Args:
+            limited: The problem within a limit.
+            choices: One index per node.
+            sets: Names of residuals.
+        """
+        every = (tuple(choices), *(self.keeping(choices, kept) for kept in sets))
+        priced = ((one, evaluate(limited, one)) for one in every)
+        return min(priced, key=lambda one: (not one[1].is_allowed, one[1].cost))
 
     def kept(self, choices: Sequence[int]) -> tuple[str, ...]:
         """Names of all that is kept, in the memory where it is."""

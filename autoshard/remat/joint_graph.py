@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -95,6 +95,23 @@ class JointGraph:
         if position is None or position in self.never_again:
             return False
         return var not in self.crossing
+
+    def saved_by(self, policy: Callable[..., Any]) -> list[str]:
+        """Names of what a policy of `jax.checkpoint` saves.
+
+        A named value and that without its name are one.
+        """
+        saved = (
+            eqn
+            for eqn in self.forward
+            if policy(eqn.primitive, *(atom.aval for atom in eqn.invars), **eqn.params)
+        )
+        made = (
+            var
+            for eqn in saved
+            for var in (*eqn.outvars, *(eqn.invars if eqn.primitive.name == "name" else ()))
+        )
+        return [self.names[var] for var in made if var in self.names]
 
     def kept(self, names: Iterable[str]) -> Kept:
         """The values of these names, `7.0` on the device and `7.0@host` in host memory.

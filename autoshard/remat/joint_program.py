@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jax import checkpoint_policies
+
 # Private; checked on jax 0.10.2.
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
@@ -20,6 +22,12 @@ from autoshard.remat.value_numbers import ValueNumbers
 
 _HOLDS_PASSES = frozenset({"scan", "while", "cond", "shard_map", "jit"})
 """Primitives in whose bodies forward and backward passes are looked for."""
+_POLICIES = (
+    checkpoint_policies.everything_saveable,
+    checkpoint_policies.dots_saveable,
+    checkpoint_policies.dots_with_no_batch_dims_saveable,
+    checkpoint_policies.save_any_names_but_these(),
+)
 
 
 class Written(NamedTuple):
@@ -72,6 +80,18 @@ class JointProgram:
             for number, graph in enumerate(self.graphs)
             for var in graph.required
             if var in graph.everything
+        )
+
+    @property
+    def saved_by_policies(self) -> tuple[tuple[str, ...], ...]:
+        """Names of what each policy of `jax.checkpoint` saves, of those without arguments."""
+        return tuple(
+            tuple(
+                f"{number}:{name}"
+                for number, graph in enumerate(self.graphs)
+                for name in graph.saved_by(policy)
+            )
+            for policy in _POLICIES
         )
 
     def keeping(self, names: Sequence[str]) -> ClosedJaxpr:

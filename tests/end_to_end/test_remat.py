@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeErr
 from autoshard.remat_search import RematSearch
 from experiments.conv_nets import images, init_vgg, vgg
 from experiments.conv_nets import train_step as vgg_step
-from solvers import Status
+from solvers import Problem, Result, Status
 from tests.remat.programs import Step, arguments, layer, scanned
 
 ROWS = 512
@@ -287,6 +288,35 @@ def plans_and_solves(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told(RematSearch, "_planned", "plan")
     told(Searches, "another", "solve")
     return events
+
+
+def dropout(x: jax.Array, w: dict[str, jax.Array]) -> Any:
+    """A block with a named mask: its random bits take most of the time."""
+    hidden = x @ w["up"]
+    mask = checkpoint_name(jax.random.bernoulli(w["key"], 0.9, hidden.shape), "mask")
+    return x + jnp.where(mask, hidden, 0.0) @ w["down"]
+
+
+def test_a_set_that_a_policy_saves_is_taken_where_the_search_finds_only_dearer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solved = Searches.another
+
+    def computing_all_again(
+        searches: Searches, problem: Problem, *hints: Sequence[int], **options: Any
+    ) -> Result:
+        found = solved(searches, problem, *hints, **options)
+        return replace(found, choices=tuple(hints[1])) if len(hints) > 1 else found
+
+    monkeypatch.setattr(Searches, "another", computing_all_again)
+    plan = planned(scanned(dropout), memory_budget=110_000, simplicity=0.0)
+    assert plan.data.residuals is not None
+    leanest, saved = plan.data.residuals.tried
+    assert saved.is_chosen
+    assert saved.num_kept > leanest.num_kept
+    assert saved.seconds is not None
+    assert leanest.seconds is not None
+    assert saved.seconds < leanest.seconds
 
 
 @pytest.mark.parametrize(("gap", "num_sets"), [(0.001, 3), (0.01, 2)])

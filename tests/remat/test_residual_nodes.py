@@ -140,8 +140,8 @@ def leanest(monkeypatch: pytest.MonkeyPatch) -> list[Leanest]:
     found: list[Leanest] = []
     walk = RematSearch._walk
 
-    def kept(search: RematSearch, problem: ResidualProblem) -> Any:
-        walked = walk(search, problem)
+    def kept(search: RematSearch, problem: ResidualProblem, *sets: Any) -> Any:
+        walked = walk(search, problem, *sets)
         lean = search._tried[0]
         assert lean.solution is not None
         found.append((problem, problem.keeping(walked[0], lean.kept), lean.solution))
