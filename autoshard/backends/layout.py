@@ -52,6 +52,8 @@ class LayoutPolicy:
             unevenly padded images, which they share with those of the backward pass.
         transposes_matmul_operands: Operands of more dimensions than matrices are copied into the
             order of matrices.
+        copies_summed_stacks: A stack that a loop reads for gradients that sum over its leading
+            dimensions is copied into another dimension order before the loop.
     """
 
     widened_bits: tuple[tuple[str, int], ...]
@@ -78,6 +80,7 @@ class LayoutPolicy:
     copies_conv_gradient_operands: bool
     copies_conv_operands: bool
     transposes_matmul_operands: bool
+    copies_summed_stacks: bool
 
     @property
     def is_tiled(self) -> bool:

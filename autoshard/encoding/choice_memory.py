@@ -22,6 +22,7 @@ from autoshard.encoding.row_memory import RowMemory
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.summed_stacks import summed_stacks
 from autoshard.graph.transposed_operands import transposed_operands
 from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
@@ -86,6 +87,7 @@ class ChoiceMemory:
         yield from self._library_copies()
         yield from self._positions()
         yield from self._transposed_operands()
+        yield from self._summed_stacks()
 
     def _nodes(self) -> Iterator[tuple[Op, int, tuple[Candidate, ...]]]:
         """Ops that have a choice, with their nodes and candidates."""
@@ -357,6 +359,18 @@ class ChoiceMemory:
                 value = graph.values[op.operands[place]]
                 usage = self._local(value, op, place, is_result=False)
                 yield NodeMemory(node, op.index, op.index + 1, usage, WORK)
+
+    def _summed_stacks(self) -> Iterator[NodeMemory]:
+        """Stacks in the order in which a loop sums over them, beside those that were written."""
+        if not self.room.backend.layout.copies_summed_stacks:
+            return
+        graph = self.room.graph
+        for carry in summed_stacks(graph):
+            if carry.index in self.node_by_op:
+                stack = graph.values[carry.operands[0]]
+                usage = self._local(stack, carry, 0, is_result=False)
+                node, time = self.node_by_op[carry.index], self.room.buffers.time_of(carry.index)
+                yield NodeMemory(node, time, time + 1, usage, WORK)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""
