@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh
 from autoshard.accumulation.held import Batch, Held, Rows, Shape, Total
 from autoshard.accumulation.level import Level, OpWithBodies
 from autoshard.accumulation.op_rules import LocalOp, piece_of_result
+from autoshard.frontend.inline_calls import inline_calls
 from autoshard.frontend.meshes import mesh_context
-from autoshard.remat.inline_calls import inline_calls
 
 _COUNTER_LIMIT = 2**32
 """Elements that the lower word of a random counter tells apart."""

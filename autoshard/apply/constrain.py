@@ -16,11 +16,11 @@ from autoshard.apply.on_examples import equation_on_examples
 from autoshard.apply.own_calls import with_own_calls
 from autoshard.apply.scheduled.in_program import Scheduled, scheduled_equation, turned_before_use
 from autoshard.errors import PlanError, ShardingError
+from autoshard.frontend.inline_calls import inlinable_body, with_call_source
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
 from autoshard.frontend.source_lines import SourceLines
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
-from autoshard.remat.inline_calls import inlinable_body, with_call_source
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
 from autoshard.use_paths import split_uses
 

@@ -24,7 +24,8 @@ def equation_places(closed: ClosedJaxpr) -> dict[str, SourcePlace]:
 
     Modules come from the scopes of the name stack, which Flax, Haiku and Equinox open for their
     modules and `jax.named_scope` for anybody. Name stacks in a body begin at the body, so a
-    module continues that of the equation that holds it. Function transformations are dropped;
+    module continues that of the equation that holds it, whose line those without one of the user's
+    have. Function transformations are dropped;
     `transpose` marks what is below it as backward, except for what `jax.checkpoint` recomputes.
     """
     reader = _Reader()
@@ -58,8 +59,8 @@ class _Reader:
         return SourcePlace(
             module="/".join(part for part in (holder.module, _module(stack)) if part),
             is_backward=not is_again and (holder.is_backward or is_transposed),
-            line=line,
-            function=function.removesuffix(")"),
+            line=line or holder.line,
+            function=function.removesuffix(")") if line else holder.function,
         )
 
 

@@ -8,6 +8,7 @@ from autoshard.frontend.batched_vectors import without_batched_vectors
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.equal_equations import without_equal_equations
+from autoshard.frontend.inline_calls import without_outer_call
 from autoshard.frontend.known_control import without_known_control
 from autoshard.frontend.known_results import without_known_results
 from autoshard.frontend.outer_products import without_outer_products
@@ -19,7 +20,7 @@ def simplified(jaxpr: Jaxpr) -> Jaxpr:
 
     A sharding constraint whose result is dropped is no dead code: it shards the value itself.
     """
-    settled = without_known_control(honour_dangling(jaxpr))
+    settled = without_known_control(honour_dangling(without_outer_call(jaxpr)))
     products = without_outer_products(without_known_results(settled))
     live = without_equal_equations(without_dead_equations(products))
     matmuls = without_batched_vectors(with_sliced_matmuls(live))

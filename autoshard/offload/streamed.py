@@ -10,13 +10,13 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from autoshard.errors import PlanError
+from autoshard.frontend.inline_calls import inline_calls
 from autoshard.offload.blocks import Block, in_order, read_by, traced_block
 from autoshard.offload.choice import StreamedUpdate
 from autoshard.offload.early_reads import cast, slicing
 from autoshard.offload.parts import Parts
 from autoshard.offload.state_updates import CAST, StateUpdate, state_updates
 from autoshard.remat.host_memory import moved, on_host
-from autoshard.remat.inline_calls import inline_calls
 
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 

@@ -13,8 +13,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.errors import PlanError
 from autoshard.frontend.dead_code import without_dead_equations
+from autoshard.frontend.inline_calls import Inlined, inline_calls
 from autoshard.frontend.jaxpr_paths import rewrite_bodies
-from autoshard.remat.inline_calls import Inlined, inline_calls
 from autoshard.remat.joint_graph import JointGraph, Kept
 from autoshard.remat.scan_pair import read_pair, scan_pairs
 from autoshard.remat.unrolled_pass import read_unrolled

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from jax._src.core import unmapped_aval  # private; checked on jax 0.10.2
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
+from autoshard.frontend.inline_calls import inline_calls
 from autoshard.frontend.jaxpr_paths import scan_params
 from autoshard.remat.forward_order import ForwardOrder
 from autoshard.remat.host_memory import moved, on_host
-from autoshard.remat.inline_calls import inline_calls
 from autoshard.remat.joint_graph import JointGraph, Kept, copied, read, variables
 from autoshard.remat.value_numbers import ValueNumbers
 

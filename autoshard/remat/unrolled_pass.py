@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 
+from autoshard.frontend.inline_calls import Inlined
 from autoshard.remat.forward_order import ForwardOrder
-from autoshard.remat.inline_calls import Inlined
 from autoshard.remat.joint_graph import (
     JointGraph,
     Kept,

@@ -107,10 +107,32 @@ def test_donation_is_told_per_flat_argument() -> None:
     assert program.donated == (True, True, False)
 
 
-def test_a_jitted_function_is_one_equation() -> None:
-    program = trace(jax.jit(step), (STATE, {"x": X}), mesh=MESH)
+def test_a_jitted_function_is_the_program_that_it_is_without() -> None:
+    plain = trace(step, (STATE, {"x": X}), mesh=MESH)
+    for jitted in (jax.jit(step), jax.jit(jax.jit(step), keep_unused=True)):
+        program = trace(jitted, (STATE, {"x": X}), mesh=MESH)
+        assert program.in_names[0] == "state['params']['b']"
+        assert program.operand_paths == plain.operand_paths
+        assert program.source_by_equation == plain.source_by_equation
+        assert program.fingerprint == plain.fingerprint
+
+
+def test_a_jitted_function_of_shardings_stays_one_equation() -> None:
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    whole = jax.NamedSharding(jax.make_mesh((2, 4), ("x", "y"), axis_types=kinds), jax.P())
+    program = trace(jax.jit(lambda x: x * 2, in_shardings=whole), (X,), mesh=MESH)
     assert [eqn.primitive.name for eqn in program.jaxpr.jaxpr.eqns] == ["jit"]
-    assert program.in_names[0] == "state['params']['b']"
+
+
+def test_the_results_of_a_call_may_be_its_arguments_and_numbers() -> None:
+    call = jax.jit(lambda x, y: (y, 1.0, x * 2, x))
+    program = trace(lambda x, y: call(x, y)[::-1], (X, X), mesh=MESH)
+    jaxpr = program.jaxpr.jaxpr
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["mul"]
+    (x, y), (product,) = jaxpr.invars, jaxpr.eqns[0].outvars
+    first, second, number, last = jaxpr.outvars
+    assert (first, second, last) == (x, product, y)
+    assert number.val == 1.0
 
 
 def test_every_equation_knows_its_line() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from autoshard.frontend.inline_calls import inline_calls
 from autoshard.frontend.source_lines import SourceLines
-from autoshard.remat.inline_calls import inline_calls
 
 
 def spread(x: jax.Array) -> Any:

@@ -44,6 +44,31 @@ def inline_calls(
     return eqns, [_read(atom, atom_of) for atom in jaxpr.outvars]
 
 
+def without_outer_call(jaxpr: Jaxpr) -> Jaxpr:
+    """The program that a program which is one call calls; itself if it is none.
+
+    So a function and `jax.jit` of it are one program.
+    """
+    lines = SourceLines()
+    while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name != REMAT:
+        (call,) = jaxpr.eqns
+        body = inlinable_body(call)
+        if body is None:
+            break
+        atom_of = dict(zip(body.invars, call.invars, strict=True))
+        eqns = [
+            with_call_source(eqn, call, lines).replace(
+                invars=[_read(atom, atom_of) for atom in eqn.invars]
+            )
+            for eqn in body.eqns
+        ]
+        results = (_read(atom, atom_of) for atom in body.outvars)
+        atom_of = dict(zip(call.outvars, results, strict=True))
+        outvars = [_read(atom, atom_of) for atom in jaxpr.outvars]
+        jaxpr = jaxpr.replace(eqns=eqns, outvars=outvars)
+    return jaxpr
+
+
 class _Inliner:
     def __init__(self, body_of: Callable[[JaxprEqn], Jaxpr | None]) -> None:
         self.body_of, self.lines = body_of, SourceLines()
