@@ -16,6 +16,7 @@ from autoshard.apply.found_constraints import with_constraints
 from autoshard.apply.propagation.by_layer import PropagationByLayer
 from autoshard.apply.propagation.few_layers import EqualLayers, FewLayers
 from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.frontend.modules import Modules
 from autoshard.frontend.trace import trace
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import parse_mesh_sizes, parse_sharding
@@ -113,8 +114,11 @@ def test_the_constraints_of_all_layers_reproduce_the_plan() -> None:
             assert [dim.axes for dim in found[path].dims] == [dim.axes for dim in wanted.dims], path
 
 
-def test_a_smaller_program_has_the_paths_of_the_whole_one() -> None:
+@pytest.mark.parametrize("is_lowered_whole", [False, True], ids=["few", "whole"])
+def test_a_smaller_program_has_the_paths_of_the_whole_one(is_lowered_whole: bool) -> None:
     traced = trace(train_step, arguments(12), mesh=parse_mesh_sizes(MESH))
+    if is_lowered_whole:
+        traced = replace(traced, modules=Modules.given(traced.module))
     layers = EqualLayers(traced).few({}, [])
     assert layers is not None
     assert len(layers.module) < len(traced.module) / 2
@@ -145,6 +149,30 @@ def test_shardings_alike_in_all_layers_leave_out_the_layers_that_none_do() -> No
     alike = layers.few({}, [])
     assert alike is not None
     assert layers.few({**plan.data.values, **plan.data.required}, inputs) is alike
+
+
+def test_layers_planned_alike_are_those_that_were_lowered() -> None:
+    traced = trace(train_step, arguments(8), mesh=parse_mesh_sizes(MESH))
+    lowered = traced.modules.few
+    assert lowered is not None
+    layers = EqualLayers(traced)
+    rows, columns = parse_sharding('[{"data"}, {}]'), parse_sharding('[{}, {"model"}]')
+    copies = lowered.equations.kept_copy
+    one, kept = next(iter(copies.items()))
+    every = {f"{number}.0": rows for number in (*copies, *copies.values())}
+    for wanted, is_alike in (
+        ({}, True),
+        (every, True),
+        (every | {f"{one}<0&{one}<1": columns}, False),
+        (every | {f"{kept}<0": columns}, False),
+        ({path: rows for path in every if path != f"{one}.0"}, False),
+    ):
+        found = layers.few(wanted, [None] * 17)
+        assert (found is not None and found.module is lowered.module) == is_alike
+    for place, is_alike in ((8, False), (16, True)):
+        given = [rows if number == place else None for number in range(17)]
+        found = layers.few({}, given)
+        assert (found is not None and found.module is lowered.module) == is_alike
 
 
 def test_layers_that_go_on_in_a_call_stay() -> None:

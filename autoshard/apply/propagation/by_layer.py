@@ -33,14 +33,10 @@ class PropagationByLayer:
 
         Equal layers are propagated once where they are given equal shardings.
         """
-        if self._few is None or not self._gives_alike(in_shardings):
+        if self._few is None or not self._few.admits({}, in_shardings):
             return self._whole.propagate(in_shardings, out_shardings)
         found = self._of_few.propagate(in_shardings, out_shardings)
         return {path: found[copy] for path, copy in self._copies if copy in found}
-
-    def _gives_alike(self, in_shardings: Shardings) -> bool:
-        given = {f"in.{index}": sharding for index, sharding in enumerate(in_shardings)}
-        return all(given.get(one) == given.get(kept) for one, kept in self._arguments.items())
 
     @cached_property
     def layers(self) -> EqualLayers:
@@ -49,24 +45,14 @@ class PropagationByLayer:
 
     @cached_property
     def _few(self) -> FewLayers | None:
-        program, few = self.program, self.program.modules.few
-        if few is None:
-            return self.layers.few({}, ())
-        paths, runs = few.operand_paths, few.equations.runs
-        return FewLayers(few.module, program.in_avals, program.out_avals, paths, "", runs)
-
-    @cached_property
-    def _arguments(self) -> Mapping[str, str]:
-        """By argument that layers left out read, the one in its place."""
-        assert self._few is not None
-        return dict(self._few.argument_copies(self.program.operand_paths))
+        return self.layers.few({}, ())
 
     @cached_property
     def _copies(self) -> Sequence[tuple[str, str | None]]:
         """Paths, each with that of the value in its place in the smaller program."""
-        few, arguments = self._few, self._arguments
+        few = self._few
         assert few is not None
-        return [(path, arguments.get(path) or few.with_copy(path)) for path in self.paths]
+        return [(path, few.argument_copies.get(path) or few.with_copy(path)) for path in self.paths]
 
     @cached_property
     def _of_few(self) -> Propagator:

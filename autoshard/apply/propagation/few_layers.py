@@ -20,6 +20,7 @@ from jaxlib.mlir.passmanager import PassManager
 from autoshard.apply.flat_module import MlirOp, MlirValue, equation_of, functions_of, tagged_path
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.propagator import PlannedProgram
+from autoshard.frontend.trace import Traced
 from autoshard.graph.equal_layers import Run, equal_layers
 from autoshard.mlir_modules import module_bytecode
 from autoshard.sharding import Sharding
@@ -37,21 +38,27 @@ class FewLayers:
     """A program in which runs of equal equations have few copies, under their paths in the whole.
 
     Args:
+        whole: The program with all of them.
         module: Tagged StableHLO, as bytecode.
-        in_avals: Of the whole program.
-        out_avals: Likewise.
         operand_paths: Of the equations that are left; what they read from others they read from
             copies of them.
         prefix: Of the paths of the body that has the runs.
         runs: Of that body.
     """
 
+    whole: PlannedProgram
     module: bytes
-    in_avals: Sequence[Any]
-    out_avals: Sequence[Any]
     operand_paths: Mapping[str, Sequence[str | None]]
     prefix: str
     runs: Sequence[Run]
+
+    @property
+    def in_avals(self) -> Sequence[Any]:
+        return self.whole.in_avals
+
+    @property
+    def out_avals(self) -> Sequence[Any]:
+        return self.whole.out_avals
 
     @cached_property
     def _run_of(self) -> dict[int, Run]:
@@ -79,21 +86,32 @@ class FewLayers:
         equation, rest = _split(path, self.prefix)
         return f"{self.prefix}{self._run_of[equation].kept_copy(equation)}{rest}"
 
-    def argument_copies(
-        self, operand_paths: Mapping[str, Sequence[str | None]]
-    ) -> Iterator[tuple[str, str]]:
-        """Arguments that equations left out read, with those that the copies of these read.
-
-        Args:
-            operand_paths: Of the whole program.
-        """
+    @cached_property
+    def argument_copies(self) -> Mapping[str, str]:
+        """By argument that equations left out read, the one that the copies of these read."""
+        operands, found = self.whole.operand_paths, dict[str, str]()
         for run in self.runs:
             for equation in run.left_out:
-                own = operand_paths.get(f"{self.prefix}{equation}", ())
-                kept = operand_paths.get(f"{self.prefix}{run.kept_copy(equation)}", ())
+                own = operands.get(f"{self.prefix}{equation}", ())
+                kept = operands.get(f"{self.prefix}{run.kept_copy(equation)}", ())
                 for path, copy in zip(own, kept, strict=True):
                     if path is not None and copy is not None and path.startswith("in."):
-                        yield path, copy
+                        found[path] = copy
+        return found
+
+    def admits(self, wanted: Mapping[str, Sharding], in_shardings: Shardings) -> bool:
+        """True where what is left out is sharded as the copies of it.
+
+        Args:
+            wanted: Shardings of values and uses, by path.
+            in_shardings: Of the arguments of the program.
+        """
+        given = {f"in.{index}": sharding for index, sharding in enumerate(in_shardings)}
+        within = _by_equation_within(wanted, self.prefix)
+        pairs = ((e, run.kept_copy(e)) for run in self.runs for e in run.left_out)
+        return all(
+            given.get(one) == given.get(kept) for one, kept in self.argument_copies.items()
+        ) and all(within.get(one) == within.get(kept) for one, kept in pairs)
 
     def of_uses(self, required: Mapping[str, Sharding]) -> dict[str, Sharding]:
         """Constraints as far as they are on what the smaller program has."""
@@ -113,20 +131,22 @@ class EqualLayers:
         program: Tagged.
     """
 
-    program: PlannedProgram
+    program: Traced
     _known: dict[tuple[Run, ...], FewLayers] = field(default_factory=dict, init=False)
 
     def few(self, wanted: Mapping[str, Sharding], in_shardings: Shardings) -> FewLayers | None:
         """The program with few copies of each layer; None where none repeat.
 
         Layers are equal if their ops are of one kind and of one type, and shardings wanted in them
-        are. None, too, where a call in which layers may go on (a backward pass) reads those left
-        out.
+        are. Those that were lowered once are where these shardings are alike in them. None, too,
+        where a call in which layers may go on (a backward pass) reads those left out.
 
         Args:
             wanted: Shardings of values and uses, by path.
             in_shardings: Of the arguments of the program.
         """
+        if self._lowered is not None and self._lowered.admits(wanted, in_shardings):
+            return self._lowered
         equations = self._equations
         if equations is None:
             return None
@@ -138,6 +158,13 @@ class EqualLayers:
         if runs not in self._known:
             self._known[runs] = self._without(equations, runs)
         return self._known[runs]
+
+    @cached_property
+    def _lowered(self) -> FewLayers | None:
+        program, few = self.program, self.program.modules.few
+        if few is None:
+            return None
+        return FewLayers(program, few.module, few.operand_paths, "", few.equations.runs)
 
     @cached_property
     def _equations(self) -> _Equations | None:
@@ -155,8 +182,7 @@ class EqualLayers:
             PassManager.parse("builtin.module(symbol-dce)").run(parsed.operation)
             module = module_bytecode(parsed)
         program = self.program
-        whole = program.in_avals, program.out_avals, program.operand_paths
-        found = FewLayers(module, *whole, prefix, runs)
+        found = FewLayers(program, module, program.operand_paths, prefix, runs)
         paths = {
             equation: tuple(map(found.with_copy, operands))
             for equation, operands in program.operand_paths.items()
@@ -195,15 +221,14 @@ class _Equations:
             in_shardings: Of the last arguments.
         """
         numbers = _Numbers()
-        by_equation: defaultdict[int, list[Hashable]] = defaultdict(list)
-        for path, sharding in wanted.items():
-            for one in split_uses(path):
-                equation, rest = _split(one, self.prefix)
-                by_equation[equation].append((rest, numbers.of(sharding)))
+        by_equation = {
+            equation: tuple((rest, numbers.of(sharding)) for rest, sharding in within.items())
+            for equation, within in _by_equation_within(wanted, self.prefix).items()
+        }
         unknown = (None,) * (self.num_arguments - len(in_shardings))
         given = [numbers.of(sharding) for sharding in (*unknown, *in_shardings)]
         return [
-            numbers.of((colour, tuple(map(given.__getitem__, read)), tuple(by_equation[equation])))
+            numbers.of((colour, tuple(map(given.__getitem__, read)), by_equation.get(equation)))
             for equation, (colour, read) in enumerate(
                 zip(self.colours, self.arguments, strict=True)
             )
@@ -273,6 +298,18 @@ def _split(path: str, prefix: str) -> tuple[int, str]:
     """The equation of a body that a path lies in, and the rest of the path; -1 for none."""
     match = _EQUATION.fullmatch(path, len(prefix)) if path.startswith(prefix) else None
     return (int(match[1]), match[2]) if match else (-1, path)
+
+
+def _by_equation_within(
+    wanted: Mapping[str, Sharding], prefix: str
+) -> Mapping[int, Mapping[str, Sharding]]:
+    """By equation of a body, the shardings of values and uses, by the rest of their paths."""
+    found: defaultdict[int, dict[str, Sharding]] = defaultdict(dict)
+    for path, sharding in wanted.items():
+        for one in split_uses(path):
+            equation, rest = _split(one, prefix)
+            found[equation][rest] = sharding
+    return found
 
 
 def _reads(
