@@ -54,11 +54,10 @@ STATE_BYTES = 2 * 2 * 4 * LAYERS * WIDTH * HIDDEN // 8
 
 
 def planned(**more: Any) -> autoshard.Plan:
-    mesh = jax.make_mesh((2, 4), ("data", "model"))
     return autoshard.optimize(
         train_step,
         *start(),
-        mesh=mesh,
+        mesh=jax.make_mesh((8,), ("model",)),
         hardware="tpu-v5e",
         donate_argnums=(0, 1),
         baselines=False,

@@ -15,11 +15,12 @@ import pytest
 
 import autoshard
 from tests.docs.running import PageRun
-from tests.end_to_end.one_of_many_planners import MESH, ROWS
+from tests.end_to_end.one_of_many_processes import MESH, ROWS
 from tests.end_to_end.shared_step import HIDDEN, WIDTH, batch, init, train_step
 from tests.remat.programs import arguments, scanned
 
 NUM_PROCESSES, DEVICES_EACH, SECONDS = 2, 4, 180
+DEVICES = "--xla_force_host_platform_device_count"  # of two, the last one counts
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,7 +35,7 @@ def printed_by(commands: Sequence[Sequence[str]], folder: Path, path: str) -> li
     """What processes print that run side by side, each with some of the devices."""
     environment = {
         **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES_EACH}",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {DEVICES}={DEVICES_EACH}",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": path,
     }
@@ -62,32 +63,50 @@ def printed_by(commands: Sequence[Sequence[str]], folder: Path, path: str) -> li
     return found
 
 
-def test_processes_that_load_one_plan_find_what_a_single_process_does(tmp_path: Path) -> None:
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    plan = autoshard.optimize(
+@pytest.fixture(scope="module")
+def plan() -> autoshard.Plan:
+    return autoshard.optimize(
         train_step,
-        shapes,
+        jax.eval_shape(init, jax.random.key(0)),
         batch(0),
-        mesh="data=2,model=4",
+        mesh=MESH,
         hardware="cpu-host",
         donate_argnums=0,
         constraints={'state["params"]["w1"]': '[{"data"}, {"model"}]'},  # over both processes
         baselines=False,
     )
-    plan.save(tmp_path / "plan.json")
-    files = [tmp_path / f"{number}.npz" for number in range(NUM_PROCESSES)]
-    port = free_port()
-    printed_by(
-        [
-            ["-m", "tests.end_to_end.one_of_many_processes", str(tmp_path / "plan.json")]
-            + [str(one) for one in (port, number, NUM_PROCESSES, file)]
-            for number, file in enumerate(files)
-        ],
-        tmp_path,
-        str(ROOT),
-    )
-    found = [np.load(file) for file in files]
 
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def printed(plan: autoshard.Plan, folder: Path) -> list[list[str]]:
+    """Lines of processes that run the plan, and then plan at their first calls under one cache."""
+    plan.save(folder / "plan.json")
+    ample = autoshard.optimize(
+        scanned(), *arguments(ROWS), mesh=MESH, hardware="cpu-host", baselines=False
+    ).data.memory
+    budget, port = (ample.argument_bytes + ample.peak_bytes) // 2, free_port()
+    commands = [
+        ["-m", "tests.end_to_end.one_of_many_processes", str(folder)]
+        + [str(one) for one in (budget, port, number, NUM_PROCESSES)]
+        for number in range(NUM_PROCESSES)
+    ]
+    words = ("step", "loss", "kept", "again", "planned")
+    return [
+        [line for line in printed.splitlines() if line.startswith(words)]
+        for printed in printed_by(commands, folder, str(ROOT))
+    ]
+
+
+@pytest.mark.usefixtures("printed")
+def test_processes_that_load_one_plan_find_what_a_single_process_does(
+    plan: autoshard.Plan, folder: Path
+) -> None:
+    found = [np.load(folder / f"{number}.npz") for number in range(NUM_PROCESSES)]
     state = plan.init(init)(jax.random.key(0))
     step = plan.jit()
     losses = []
@@ -106,45 +125,24 @@ def test_processes_that_load_one_plan_find_what_a_single_process_does(tmp_path: 
         )
 
 
-def printed_by_planners(folder: Path, *options: str) -> list[list[str]]:
-    """Lines of processes that plan at their first call, under one cache."""
-    port = free_port()
-    commands = [
-        ["-m", "tests.end_to_end.one_of_many_planners", str(folder / "plans")]
-        + [str(one) for one in (port, number, NUM_PROCESSES, *options)]
-        for number in range(NUM_PROCESSES)
-    ]
-    return [
-        [
-            line
-            for line in printed.splitlines()
-            if line.startswith(("loss", "kept", "again", "planned"))
-        ]
-        for printed in printed_by(commands, folder, str(ROOT))
-    ]
-
-
-def test_process_0_plans_and_the_others_wait_for_its_file(tmp_path: Path) -> None:
-    first, second = printed_by_planners(tmp_path)
+def test_process_0_plans_and_the_others_wait_for_its_file(
+    printed: list[list[str]], folder: Path
+) -> None:
+    first, second = (lines[:3] for lines in printed)
     assert first[-1] == "planned True"
     assert second[-1] == "planned False"
     assert first[:2] == second[:2]
-    assert len(list((tmp_path / "plans").iterdir())) == 1
+    assert len(list((folder / "plans").iterdir())) == 2
 
 
-def test_every_process_keeps_the_residuals_that_process_0_chose(tmp_path: Path) -> None:
-    given = arguments(ROWS)
-    ample = autoshard.optimize(
-        scanned(), *given, mesh=MESH, hardware="cpu-host", baselines=False
-    ).data.memory
-    budget = (ample.argument_bytes + ample.peak_bytes) // 2
-    first, second = printed_by_planners(tmp_path, str(budget))
+def test_every_process_keeps_the_residuals_that_process_0_chose(printed: list[list[str]]) -> None:
+    first, second = (lines[3:] for lines in printed)
     assert (first.pop(), second.pop()) == ("planned True", "planned False")
     assert first == second
     loss, kept, again = first
     assert len(kept.split()) > 1
     assert len(again.split()) > 1
-    _, expected = jax.jit(scanned())(*given)
+    _, expected = jax.jit(scanned())(*arguments(ROWS))
     assert float(loss.split()[1]) == pytest.approx(float(expected), rel=1e-5)
 
 

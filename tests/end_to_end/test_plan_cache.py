@@ -175,9 +175,10 @@ def test_a_searched_mesh_is_kept_with_what_was_tried(
 
 
 def test_a_plan_that_fits_no_budget_is_kept_too(tmp_path: Path) -> None:
-    first = planned(tmp_path, memory_budget=1000)
+    asked = {"memory_budget": 1000, "mesh": "data=8"}
+    first = planned(tmp_path, **asked)
     assert not first.data.is_feasible
-    assert decided(planned(tmp_path, memory_budget=1000)) == decided(first)
+    assert decided(planned(tmp_path, **asked)) == decided(first)
 
 
 def test_a_module_is_kept_like_a_function(tmp_path: Path, request: pytest.FixtureRequest) -> None:

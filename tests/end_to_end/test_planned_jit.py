@@ -180,7 +180,7 @@ def test_plan_trace_and_lower_need_shapes_only() -> None:
 
 
 def test_a_program_that_does_not_fit_has_a_plan_that_says_so_and_no_call() -> None:
-    ours = planned(step, memory_budget=1000, remat="keep")
+    ours = planned(step, mesh="data=8", memory_budget=1000, remat="keep")
     assert not ours.plan(init(), X).data.is_feasible
     with pytest.raises(autoshard.PlanError):
         ours(init(), X)

@@ -36,7 +36,7 @@ STEP = scanned()
 
 def planned(step: Step = STEP, **options: Any) -> autoshard.Plan:
     usual = {"baselines": False, "schedules": "none", "donate_argnums": 0, "hardware": "cpu-host"}
-    return autoshard.optimize(step, *arguments(ROWS), mesh=MESH, **{**usual, **options})
+    return autoshard.optimize(step, *arguments(ROWS), **{"mesh": MESH, **usual, **options})
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_word_that_is_no_way_to_treat_residuals_is_refused() -> None:
 
 
 def test_a_step_that_fits_with_no_residuals_at_all_is_told_so() -> None:
-    plan = planned(memory_budget=1000)
+    plan = planned(memory_budget=1000, mesh="data=8")
     assert not plan.data.is_feasible
     assert plan.report().startswith("step on 8 x cpu-host")
     assert "sets of residuals were planned, the smallest among them" in plan.data.solver.advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -71,6 +72,7 @@ def test_the_best_hand_plan_is_the_answer_and_the_status_says_so(baselines: bool
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, expected)
 
 
+@cache
 def planned_in_full() -> autoshard.Plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "solve", solve)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +43,13 @@ def updates_in(
 
 def arrays(count: int) -> list[jax.Array]:
     return [jnp.abs(array(number, *SHAPE)) for number in range(count)]
+
+
+def require_equal(streamed: ClosedJaxpr, closed: ClosedJaxpr, given: Sequence[Any]) -> None:
+    """Both programs give the same numbers."""
+    results = (jax.jit(jaxpr_as_fun(program))(*given) for program in (streamed, closed))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 
 def test_states_of_one_parameter_are_updated_together() -> None:
@@ -166,9 +173,7 @@ def test_numbers_are_those_of_the_program(
     streamed = with_streamed_states(closed, wanted)
     check_jaxpr(streamed.jaxpr)
     flat = jax.tree.leaves((*bundle, x))
-    pairs = zip(jaxpr_as_fun(streamed)(*flat), jaxpr_as_fun(closed)(*flat), strict=True)
-    for one, other in pairs:
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    require_equal(streamed, closed, flat)
 
 
 def test_loops_stand_where_their_gradients_are_there() -> None:
@@ -232,9 +237,7 @@ def test_parameters_that_layers_read_part_by_part_are_states(casts: bool, pieces
         eqn.primitive.name == "convert_element_type" and eqn.invars[0] is closed.jaxpr.invars[0]
         for eqn in streamed.jaxpr.eqns
     )
-    pairs = zip(jaxpr_as_fun(streamed)(*given), jaxpr_as_fun(closed)(*given), strict=True)
-    for one, other in pairs:
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    require_equal(streamed, closed, given)
 
 
 def test_parameters_that_are_read_whole_or_after_their_update_are_none() -> None:

@@ -134,9 +134,8 @@ Leanest: TypeAlias = tuple[ResidualProblem, tuple[int, ...], Solution]
 """A joint problem, its choices that compute all again, and the plan that does."""
 
 
-@pytest.fixture
-def leanest(monkeypatch: pytest.MonkeyPatch) -> list[Leanest]:
-    """Of every search for residuals, once it is over."""
+def told_leanest(monkeypatch: pytest.MonkeyPatch) -> list[Leanest]:
+    """Of every search for residuals from now on, once it is over."""
     found: list[Leanest] = []
     walk = RematSearch._walk
 
@@ -152,8 +151,9 @@ def leanest(monkeypatch: pytest.MonkeyPatch) -> list[Leanest]:
 
 
 def test_computing_all_again_takes_the_memory_in_the_joint_problem_that_its_plan_does(
-    monkeypatch: pytest.MonkeyPatch, leanest: list[Leanest]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    leanest = told_leanest(monkeypatch)
     Search(attention, 0.7, monkeypatch)
     problem, choices, plan = leanest[0]
     assert problem.device_bytes(choices) <= 1.1 * plan.peak_bytes
@@ -175,7 +175,24 @@ def gelu_layers(weights: Any, *batch: jax.Array) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
 
 
-def plan_gelu_layers() -> autoshard.Plan:
+@pytest.fixture(scope="module")
+def of_gelu_layers() -> tuple[Leanest, tuple[HostLink, Solution]]:
+    """Of their search; the first link to the host, and the plan that computes all again."""
+    links: list[tuple[HostLink, Solution]] = []
+    link = Offloading._link
+
+    def kept(offloading: Offloading, number: int) -> HostLink:
+        links.append((link(offloading, number), offloading.program.lean.solution))
+        return links[-1][0]
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Offloading, "_link", kept)
+        leanest = told_leanest(monkeypatch)
+        plan_gelu_layers()
+    return leanest[0], links[0]
+
+
+def plan_gelu_layers() -> None:
     """Where keeping every residual does not fit."""
 
     def of(*shape: int) -> jax.ShapeDtypeStruct:
@@ -185,7 +202,7 @@ def plan_gelu_layers() -> autoshard.Plan:
         "layers": {"up": of(4, 512, 2048), "down": of(4, 2048, 512)},
         "head": of(512, 8192),
     }
-    return autoshard.optimize(
+    autoshard.optimize(
         gelu_layers,
         weights,
         of(8, 512, 512),
@@ -199,27 +216,17 @@ def plan_gelu_layers() -> autoshard.Plan:
 
 
 def test_computing_all_again_costs_in_the_joint_problem_what_its_plan_does(
-    leanest: list[Leanest],
+    of_gelu_layers: tuple[Leanest, tuple[HostLink, Solution]],
 ) -> None:
-    plan_gelu_layers()
-    problem, choices, plan = leanest[0]
+    problem, choices, plan = of_gelu_layers[0]
     joint_cost = evaluate(problem.within(None), choices).cost
     assert joint_cost == pytest.approx(plan.cost, rel=0.01)
 
 
 def test_transfers_hide_behind_what_the_forward_loop_computes_where_it_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    of_gelu_layers: tuple[Leanest, tuple[HostLink, Solution]],
 ) -> None:
-    found: list[tuple[HostLink, Solution]] = []
-    link = Offloading._link
-
-    def kept(offloading: Offloading, number: int) -> HostLink:
-        found.append((link(offloading, number), offloading.program.lean.solution))
-        return found[-1][0]
-
-    monkeypatch.setattr(Offloading, "_link", kept)
-    plan_gelu_layers()
-    of_scan, lean = found[0]
+    of_scan, lean = of_gelu_layers[1]
     program = lean.local_program
     forward_loop = 1
     computed = sum(

@@ -78,7 +78,7 @@ def run_on_sixteen(script: str) -> str:
     """What a script prints in a process with sixteen devices."""
     environment = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=16",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=16",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }

@@ -171,7 +171,6 @@ def test_plans_are_the_same_under_another_hash_seed() -> None:
             **os.environ,
             "PYTHONHASHSEED": seed,
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         }
         command = [sys.executable, "-W", "ignore", "-c", DIGESTS]
         done = subprocess.run(
