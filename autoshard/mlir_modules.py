@@ -308,7 +308,7 @@ def meshes_of(module: Module) -> dict[str, Mesh]:
     }
 
 
-def first_mesh(module: Module, *, name: str = "the module") -> tuple[str, Mesh]:
+def first_mesh(module: Module) -> tuple[str, Mesh]:
     """The first mesh of a module that is a grid, with its name.
 
     Raises:
@@ -319,7 +319,7 @@ def first_mesh(module: Module, *, name: str = "the module") -> tuple[str, Mesh]:
             return mesh_name, mesh
     raise ExportError(
         "the module has no mesh",
-        where=name,
+        where="the module",
         fix='add sdy.mesh @mesh = <["x"=2, "y"=4]> with your axes to it',
     )
 

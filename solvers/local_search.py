@@ -12,6 +12,9 @@ import numpy.typing as npt
 from solvers.memory_rows import RowUse
 from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
 
+_MOST_ROUNDS = 20
+"""Of moves to cheaper choices; after that what still improves is left as it is."""
+
 
 @dataclass(slots=True)
 class _Held:
@@ -202,12 +205,11 @@ class LocalSearch:
         choices: Sequence[int] | IntArray,
         *,
         deadline: float | None = None,
-        most_rounds: int = 20,
     ) -> IntArray:
         """Moves single nodes to cheaper choices that fit, until none is left."""
         state = _State(self, choices)
         pending = list(range(self.problem.num_nodes))
-        for _ in range(most_rounds):
+        for _ in range(_MOST_ROUNDS):
             touched: set[int] = set()
             for node in pending:
                 if _is_over(deadline):

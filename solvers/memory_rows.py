@@ -86,19 +86,20 @@ def _most(flat: Flat) -> IntArray:
     return flat.usages.of_each(lambda usage: int(usage.max()))
 
 
-def violated_times(problem: Problem, choices: Sequence[int], *, most: int = 8) -> tuple[int, ...]:
-    """Returns the times at which choices hold more than the limit, one for each bump, worst first.
+def violated_times(problem: Problem, choices: Sequence[int]) -> tuple[int, ...]:
+    """Returns at most eight times at which choices hold more than the limit, one for each bump.
+
+    The worst comes first.
 
     Args:
         problem: With a memory limit.
         choices: One per node.
-        most: How many to return.
     """
     compressed, times = compress_memory(problem)
     if compressed.memory_limit is None:
         return ()
     held = RowUse(compressed, len(times)).held(choices)
-    return tuple(times[row] for row in rows_to_add(held, compressed.memory_limit, (), most=most))
+    return tuple(times[row] for row in rows_to_add(held, compressed.memory_limit, (), most=8))
 
 
 class RowUse:

@@ -163,7 +163,6 @@ class Distribution:
         dims: tuple[str, ...],
         cuts: tuple[tuple[int, ...], ...],
         machine_rank: int,
-        machine: str = "M",
     ) -> Distribution:
         """Blocked cuts: for each tensor dimension its machine dimensions, major to minor."""
         depth = max((len(places) for places in cuts), default=0)
@@ -174,7 +173,7 @@ class Distribution:
                 if index < len(places):
                     level[places[index]] = Named(name)
             levels.append(tuple(level))
-        return cls(tensor, dims, tuple(levels), machine)
+        return cls(tensor, dims, tuple(levels))
 
 
 def name_problem(

@@ -54,28 +54,24 @@ def distribution_to_sharding(distribution: Distribution, mesh: Mesh) -> Sharding
     )
 
 
-def sharding_to_distribution(
-    sharding: Sharding, mesh: Mesh, *, tensor: str = "T", dims: str | None = None
-) -> Distribution:
-    """The distribution that puts the same pieces on the same devices.
+def sharding_to_distribution(sharding: Sharding, mesh: Mesh) -> Distribution:
+    """The distribution of a tensor `T` that puts the same pieces on the same devices.
 
     Args:
         sharding: On whole axes of `mesh`.
         mesh: Its axes become the machine's dimensions, in order.
-        tensor: A name for it.
-        dims: A letter for each dimension; x, y, z and so on if not given.
 
     Raises:
         ShardingError: A distribution cannot say it: parts of axes, unreduced axes, open dimensions,
             more dimensions than letters; or the mesh has no such axis.
     """
     text = format_sharding(sharding)
-    names = dims if dims is not None else _LETTERS[: sharding.rank]
+    names = _LETTERS[: sharding.rank]
     if len(names) != sharding.rank:
         raise ShardingError(
             f"the sharding has {sharding.rank} dimensions and there are {len(names)} letters",
             where=text,
-            fix="give one letter for each dimension",
+            fix="use fewer dimensions",
         )
     for ref in sharding.axis_refs():
         mesh.axis_size(ref.name)
@@ -101,4 +97,4 @@ def sharding_to_distribution(
             )
     index = {name: place for place, name in enumerate(mesh.axis_names)}
     cuts = tuple(tuple(index[ref.name] for ref in dim.axes) for dim in sharding.dims)
-    return Distribution.by_cuts(tensor, tuple(names), cuts, len(index))
+    return Distribution.by_cuts("T", tuple(names), cuts, len(index))

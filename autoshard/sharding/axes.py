@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 from autoshard.errors import ShardingError
@@ -85,15 +84,9 @@ class AxisRef:
             and (self.pre_size * self.size) % (other.pre_size * other.size) == 0
         )
 
-    def strictly_contains(self, other: AxisRef) -> bool:
-        return self != other and self.contains(other)
-
     def is_prefix_of(self, other: AxisRef) -> bool:
         """Whether `other` is this, or can be split in two with this as the major part."""
         return other.contains(self) and self.pre_size == other.pre_size
-
-    def is_strict_prefix_of(self, other: AxisRef) -> bool:
-        return self != other and self.is_prefix_of(other)
 
     def overlaps(self, other: AxisRef) -> bool:
         """Whether some part belongs to both."""
@@ -130,17 +123,6 @@ class AxisRef:
             return None
         return AxisRef(self.name, self.pre_size, other.pre_size // self.pre_size)
 
-    def greatest_common_prefix(self, other: AxisRef) -> AxisRef | None:
-        """The largest sub-axis that both begin with, or None."""
-        if self.name != other.name or self.pre_size != other.pre_size:
-            return None
-        if self.size is None:
-            return other
-        if other.size is None:
-            return self
-        size = math.gcd(self.size, other.size)
-        return AxisRef(self.name, self.pre_size, size) if size > 1 else None
-
     def can_merge(self, minor: AxisRef) -> bool:
         """Whether `minor` is the sub-axis that begins where this one ends."""
         return (
@@ -171,17 +153,6 @@ class AxisRef:
         """
         is_all = self.pre_size == 1 and self.size == mesh.axis_size(self.name)
         return AxisRef(self.name) if is_all else self
-
-    def next_sub_axis(self, mesh: Mesh) -> AxisRef | None:
-        """Everything of the axis that is minor to this, as one sub-axis; None if nothing is.
-
-        Raises:
-            ShardingError: The mesh has no such axis, or this does not divide it.
-        """
-        rest = self._post_size(mesh)
-        if self.size is None or rest == 1:
-            return None
-        return AxisRef(self.name, self.pre_size * self.size, rest)
 
     def difference(self, other: AxisRef, mesh: Mesh) -> tuple[AxisRef, ...]:
         """What is left of this without `other`, major to minor: none, one or two parts.

@@ -134,7 +134,7 @@ def verify_free_axes(sharding: Sharding, manual_axes: Collection[str]) -> list[s
     ]
 
 
-def check_mesh(mesh: Mesh, *, where: str = "") -> None:
+def check_mesh(mesh: Mesh) -> None:
     """Refuse a mesh that breaks a rule.
 
     Raises:
@@ -144,7 +144,7 @@ def check_mesh(mesh: Mesh, *, where: str = "") -> None:
     if violations:
         raise ShardingError(
             "\n".join(violations),
-            where=where or format_mesh(mesh),
+            where=format_mesh(mesh),
             fix="correct the mesh",
         )
 
@@ -154,8 +154,6 @@ def check_sharding(
     mesh: Mesh,
     shape: Sequence[int | None] | None = None,
     *,
-    is_tensor: bool = True,
-    manual_axes: Collection[str] = (),
     where: str = "",
 ) -> None:
     """Refuse a sharding that breaks a rule.
@@ -164,16 +162,12 @@ def check_sharding(
         sharding: As in `verify_sharding`.
         mesh: As in `verify_sharding`.
         shape: As in `verify_sharding`.
-        is_tensor: As in `verify_sharding`.
-        manual_axes: As in `verify_sharding`.
         where: The argument, file or operation the sharding belongs to, for the message.
 
     Raises:
         ShardingError: With every violation that `verify_sharding` finds.
     """
-    violations = verify_sharding(
-        sharding, mesh, shape, is_tensor=is_tensor, manual_axes=manual_axes
-    )
+    violations = verify_sharding(sharding, mesh, shape)
     if violations:
         text = format_sharding(sharding)
         raise ShardingError(

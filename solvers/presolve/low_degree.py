@@ -45,12 +45,11 @@ class LowDegree:
         return tuple(int(choices[node]) for node in self.nodes)
 
 
-def eliminate_low_degree(problem: Problem, *, largest_table: int = LARGEST_PAIR_TABLE) -> LowDegree:
+def eliminate_low_degree(problem: Problem) -> LowDegree:
     """Eliminates what can go without a table over three nodes.
 
     Args:
         problem: With at most one edge a pair, ends ascending (as `presolve` returns it).
-        largest_table: See `LARGEST_PAIR_TABLE`.
     """
     touched = {term.node for term in problem.node_memory}
     for pair_term in problem.edge_memory:
@@ -59,7 +58,7 @@ def eliminate_low_degree(problem: Problem, *, largest_table: int = LARGEST_PAIR_
     sizes = [len(costs) for costs in problem.node_costs]
     tables = {(edge.u, edge.v): edge.costs for edge in problem.edges}
     order = order_elimination(
-        sizes, tables, keep=frozenset(touched), largest_table=largest_table, most_neighbours=2
+        sizes, tables, keep=frozenset(touched), largest_table=LARGEST_PAIR_TABLE, most_neighbours=2
     )
     elimination = eliminate(order, problem.node_costs, tables)
     index = {node: i for i, node in enumerate(order.kept)}

@@ -37,7 +37,6 @@ def test_an_axis_contains_the_parts_it_can_be_split_into(
     outer: str, inner: str, contains: bool
 ) -> None:
     assert ref(outer).contains(ref(inner)) is contains
-    assert ref(outer).strictly_contains(ref(inner)) is (contains and outer != inner)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,6 @@ def test_an_axis_contains_the_parts_it_can_be_split_into(
 )
 def test_a_prefix_is_the_major_part_of_a_split(prefix: str, whole: str, is_prefix: bool) -> None:
     assert ref(prefix).is_prefix_of(ref(whole)) is is_prefix
-    assert ref(prefix).is_strict_prefix_of(ref(whole)) is (is_prefix and prefix != whole)
 
 
 OVERLAPS = [
@@ -88,26 +86,6 @@ def test_the_prefix_without_overlap_ends_where_the_other_begins(
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "common"),
-    [
-        ('"a"', '"a"', '"a"'),
-        ('"a"', '"b"', None),
-        ('"a":(1)2', '"a":(2)4', None),
-        ('"a":(1)4', '"a"', '"a":(1)4'),
-        ('"a"', '"a":(1)4', '"a":(1)4'),
-        ('"a":(1)2', '"a":(1)4', '"a":(1)2'),
-        ('"a":(2)8', '"a":(2)4', '"a":(2)4'),
-        ('"a":(1)4', '"a":(1)6', '"a":(1)2'),
-        ('"a":(1)2', '"a":(1)3', None),
-    ],
-)
-def test_the_greatest_common_prefix_is_what_both_begin_with(
-    left: str, right: str, common: str | None
-) -> None:
-    assert ref(left).greatest_common_prefix(ref(right)) == optional_ref(common)
-
-
-@pytest.mark.parametrize(
     ("major", "minor", "merged"),
     [
         ('"a":(2)2', '"a":(4)2', '"a":(2)4'),
@@ -127,19 +105,6 @@ def test_neighbours_merge_into_one_sub_axis_or_the_whole_axis(
             ref(major).merge(ref(minor), MESH)
     else:
         assert ref(major).merge(ref(minor), MESH) == ref(merged)
-
-
-@pytest.mark.parametrize(
-    ("axis", "following"),
-    [
-        ('"a":(1)2', '"a":(2)8'),
-        ('"a":(2)4', '"a":(8)2'),
-        ('"a":(4)4', None),
-        ('"a"', None),
-    ],
-)
-def test_the_next_sub_axis_is_all_that_is_more_minor(axis: str, following: str | None) -> None:
-    assert ref(axis).next_sub_axis(MESH) == optional_ref(following)
 
 
 @pytest.mark.parametrize(
