@@ -24,13 +24,8 @@ from autoshard.planning.round_records import planned_rounds
 from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.unpartitioned import ops_on_examples, unpartitioned_notes
-from autoshard.plans.plan import (
-    AskedTerm,
-    MeshSearch,
-    PlanData,
-    PlannedTensor,
-    SolverFacts,
-)
+from autoshard.plans.plan import AskedTerm, PlanData, PlannedTensor, SolverFacts
+from autoshard.plans.searched_meshes import MeshSearch
 from autoshard.plans.source_names import with_short_sources
 from autoshard.remat.choice import ResidualChoice
 from autoshard.setting import REMAT_AUTO, Setting

@@ -21,8 +21,9 @@ from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.named_shardings import JaxMesh
 from autoshard.apply.named_specs import argument_specs, module_rules
 from autoshard.apply.plan_code import plan_code
+from autoshard.apply.planned_function import PlannedFunction, jit_with
 from autoshard.apply.propagation.propagator import propagator_for
-from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.apply.wrapping import wrap
 from autoshard.argument_types import check_types
 from autoshard.backends import compiler_options
 from autoshard.build_plan import Solved

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from autoshard.api import optimize
-from autoshard.apply.wrapping import PlannedFunction, call_signature
+from autoshard.apply.planned_function import PlannedFunction
+from autoshard.apply.wrapping import call_signature
 from autoshard.argument_types import check_types
 from autoshard.errors import InputError
 from autoshard.frontend.argument_roles import ArgumentRoles, read_roles

@@ -32,7 +32,7 @@ from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeErr
 from autoshard.planning.spread_layouts import Propagate
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
-from autoshard.plans.plan import MeshSearch
+from autoshard.plans.searched_meshes import MeshSearch
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
 from autoshard.remat_search import JOINT_GAP, PlannedResiduals, RematSearch

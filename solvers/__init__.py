@@ -11,7 +11,8 @@ from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.settled import Settled, settle
 from solvers.shortest_paths import shortest_paths
-from solvers.solve import NO_ROOM, solve
+from solvers.smallest_peak import NO_ROOM
+from solvers.solve import solve
 from solvers.verify_problem import verify_problem
 
 __all__ = [

@@ -77,6 +77,10 @@ class Run:
         """Seconds: a share of the time limit, at most `most`; `most` where there is no limit."""
         return most if self.deadline is None else min(share * (self.deadline - self.began), most)
 
+    def grace_seconds(self) -> float:
+        """What lanes have to return in, before the deadline is missed."""
+        return self.share_of_limit(0.005, 0.5)
+
     def is_done(self) -> bool:
         """Whether the asked gap is proven."""
         return self.is_infeasible or gap_between(self.cost, self.lower_bound) <= self.relative_gap

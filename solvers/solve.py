@@ -16,14 +16,13 @@ from solvers.engines.apart import Apart
 from solvers.engines.elimination import Elimination
 from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
-from solvers.exact_lane import ExactLane, find_least_peak, run_engine
+from solvers.exact_lane import ExactLane, run_engine
 from solvers.few_rows import solve_at_few_rows
 from solvers.first_moves import best_of_answers, moved_on
 from solvers.grounded import Grounded
 from solvers.incumbent import Incumbent
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
-from solvers.memory_pricing import PROVEN_PEAK_SHARE
 from solvers.memory_rows import least_use
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully
@@ -31,10 +30,8 @@ from solvers.problem import Problem
 from solvers.result import Progress, Result
 from solvers.run import Run
 from solvers.scalable import run_scalable
+from solvers.smallest_peak import find_smallest_peak, seek_leanest
 from solvers.verify_problem import require_problem
-
-NO_ROOM = 1
-"""A limit that nothing fits: solving then finds the least there is."""
 
 TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
@@ -50,9 +47,6 @@ HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 
 PATIENT_HEAD_START_SHARE, MOST_PATIENT_HEAD_START_SECONDS = 0.2, 20.0
 """The same where a gap is allowed: bounds nearly always meet it, and a second lane slows them."""
-
-GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
-"""Of the time limit: what lanes have to return in, before the deadline is missed."""
 
 PATIENCE_SECONDS = 10.0
 """What the exact lane gets, where a gap is allowed and memory binds, before another lane's proof
@@ -207,7 +201,7 @@ def _solve_auto(run: Run) -> None:
         run.is_infeasible = True
         run.least_peak_bound, run.clashing_times = least, (at,)
         run.log.append(f"the least usages add up to {least} at time {at}, the limit is {limit}")
-        _find_least_peak(run)
+        find_smallest_peak(run)
         return
     has_few_rows = run.relative_gap > 0 and run.problem.num_columns >= WORTH_A_PROCESS
     if run.knows_cheapest():
@@ -222,7 +216,7 @@ def _solve_auto(run: Run) -> None:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
         )
-    _seek_leanest(run)
+    seek_leanest(run)
     if has_few_rows:
         _move_on(run, best_of_answers)
         _solve_at_few_rows(run)
@@ -262,7 +256,7 @@ def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:
         run.is_infeasible = True
         run.log.append("forbidden costs leave no choices")
         if use_memory and run.problem.memory_limit is not None:
-            _find_least_peak(run)
+            find_smallest_peak(run)
         return None
     return Grounded.of(reduced)
 
@@ -337,7 +331,7 @@ def _solve_at_few_rows(run: Run) -> None:
                 [lane],
                 is_settled=lambda: run.is_over() or incumbent.is_over(),
                 watch=lambda: run.watch(name, 0, [incumbent]),
-                grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
+                grace_seconds=run.grace_seconds(),
             )
         finally:
             run.log += incumbent.log()
@@ -449,7 +443,7 @@ def _run(
             lanes,
             is_settled=is_settled,
             watch=lambda: run.watch(stage, grounded.constant, incumbents, does_fit=does_fit()),
-            grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
+            grace_seconds=run.grace_seconds(),
         )
     finally:
         if is_relaxed:  # all of them, not only those that were the best at a look
@@ -462,43 +456,5 @@ def _run(
         run.report(stage, run.cost, run.lower_bound)
     is_peak_unknown = run.leanest is None or grounded.reduced.has_dropped_unfitting
     if run.is_infeasible and is_peak_unknown and grounded.problem.memory_limit is not None:
-        _find_least_peak(run)
+        find_smallest_peak(run)
     return is_allowed
-
-
-def _seek_leanest(run: Run) -> None:
-    """Looks for the leanest answer to start from, where one is asked for and none fits yet."""
-    is_asked = run.seeks_leanest and not run.has_sought_leanest
-    if is_asked and run.cost is None and not run.is_over():
-        run.has_sought_leanest = True
-        _find_least_peak(run, replace(run.problem, memory_limit=NO_ROOM))
-
-
-def _find_least_peak(run: Run, problem: Problem | None = None) -> None:
-    """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is.
-
-    Args:
-        run: Keeps what is found.
-        problem: The same with another limit, below which smaller peaks are not told apart.
-    """
-    problem = run.problem if problem is None else problem
-    reduced = reduce_fully(problem, rules=(), drops_unfitting=False, is_over=run.is_over)
-    if reduced.is_infeasible or run.is_over():
-        return
-    grounded = Grounded.of(reduced)
-    if grounded.problem.memory_limit is None:  # all that forbidden costs leave fits
-        return
-    incumbent = run.incumbent_for(grounded)
-    if incumbent.deadline is not None:
-        until = time.monotonic() + run.share_of_limit(PROVEN_PEAK_SHARE)
-        incumbent.deadline = min(incumbent.deadline, until)
-    lane = Lane("least peak", find_least_peak, incumbent)
-    with run.stage("least peak"):
-        run_lanes(
-            grounded.problem,
-            [lane],
-            is_settled=run.is_over,
-            watch=lambda: None,
-            grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
-        )
-    run.take(grounded, incumbent)

@@ -9,7 +9,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.accumulation.batched_lookups import with_batched_lookups
 from autoshard.accumulation.held import Batch, Held, MixedExamplesError, Rows, Shared, joined
-from autoshard.accumulation.op_rules import LocalOp, held_literal, local_op, piece_of_result
+from autoshard.accumulation.op_over_batch import LocalOp
+from autoshard.accumulation.op_rules import held_literal, local_op, piece_of_result
 from autoshard.frontend.inline_calls import REMAT, inlinable_body, inline_calls
 from autoshard.frontend.jaxpr_paths import bodies, scan_params
 

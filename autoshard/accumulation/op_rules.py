@@ -2,75 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 from jax._src.interpreters import batching  # private; checked on jax 0.10.2
 from jax.extend.core import JaxprEqn, Literal
 
-from autoshard.accumulation.held import Batch, Held, MixedExamplesError, Rows, Shape, Shared, Total
+from autoshard.accumulation.held import Batch, Held, Rows, Shared, Total
+from autoshard.accumulation.lookups import gathered, scattered
+from autoshard.accumulation.op_over_batch import LocalOp, OpOverBatch
+from autoshard.accumulation.totals import of_totals
 
-
-class LocalOp(NamedTuple):
-    """An op over one microbatch.
-
-    Args:
-        operands: How it reads each operand; `Rows` of one that examples share is a piece of it.
-        results: How each result depends on examples.
-        params: That differ from those of the op over the whole batch.
-    """
-
-    operands: tuple[Held, ...]
-    results: tuple[Held, ...]
-    params: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class OpOverBatch:
-    """An op some of whose operands depend on examples.
-
-    Args:
-        eqn: The op.
-        held: By operand.
-        batch: The batch.
-    """
-
-    eqn: JaxprEqn
-    held: tuple[Held, ...]
-    batch: Batch
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        params: Mapping[str, Any] = self.eqn.params
-        return params
-
-    def shape(self, operand: int) -> Shape:
-        return tuple(getattr(self.eqn.invars[operand].aval, "shape", ()))
-
-    @property
-    def result_shape(self) -> Shape:
-        return tuple(self.eqn.outvars[0].aval.shape)
-
-    def mixed(self, why: str = "takes examples of the batch together") -> MixedExamplesError:
-        return MixedExamplesError(self.eqn, why)
-
-    def rows(self, operand: int) -> Rows | None:
-        found = self.held[operand]
-        return found if isinstance(found, Rows) else None
-
-    def only_rows(self, allowed: Sequence[int]) -> None:
-        """Refuse examples in other operands than these."""
-        if any(self.rows(i) and i not in allowed for i in range(len(self.held))):
-            raise self.mixed()
-
-    def one(self, operand: int, result: Rows, params: Mapping[str, Any] | None = None) -> LocalOp:
-        """An op of which one operand carries the examples."""
-        self.only_rows([operand])
-        return LocalOp(self.held, (result,) * len(self.eqn.outvars), params or {})
-
-
-_RULES: dict[str, Callable[[OpOverBatch], LocalOp]] = {}
+_RULES: dict[str, Callable[[OpOverBatch], LocalOp]] = {
+    "gather": gathered,
+    "scatter": scattered,
+    **{f"scatter-{kind}": scattered for kind in ("add", "mul", "min", "max", "sub")},
+}
 
 
 def _rule(*names: str) -> Callable[[Callable[[OpOverBatch], LocalOp]], Callable[..., LocalOp]]:
@@ -109,28 +55,6 @@ _EACH_BY_ITSELF = frozenset({"optimization_barrier", "device_put"})
 _KEEPS_ZERO = BY_ELEMENT & {
     *("add_any", "convert_element_type", "copy", "mul", "name", "neg", "stop_gradient")
 } | {"broadcast_in_dim", "expand_dims", "reshape", "reduce_sum", "slice", "squeeze", "transpose"}
-_LINEAR = frozenset(
-    {
-        *("add", "add_any", "broadcast_in_dim", "concatenate", "convert_element_type", "copy"),
-        *("cumsum", "div", "dot_general", "dynamic_slice", "dynamic_update_slice", "expand_dims"),
-        *(
-            "gather",
-            "mul",
-            "name",
-            "neg",
-            "pad",
-            "reduce_precision",
-            "reduce_sum",
-            "reshape",
-            "rev",
-        ),
-        *("scatter-add", "select_n", "sharding_constraint", "slice", "split", "squeeze", "sub"),
-        *("transpose",),
-    }
-)
-"""Primitives that may be applied to the totals of microbatches, and these added up then."""
-_ADDS = frozenset({"add", "add_any", "concatenate", "pad", "sub"})
-_WRITES = frozenset({"dynamic_update_slice", "scatter-add"})
 
 
 def local_op(eqn: JaxprEqn, held: tuple[Held, ...], batch: Batch) -> LocalOp:
@@ -146,7 +70,7 @@ def local_op(eqn: JaxprEqn, held: tuple[Held, ...], batch: Batch) -> LocalOp:
         return LocalOp(held, held)
     op = OpOverBatch(eqn, held, batch)
     if any(isinstance(one, Total) for one in held):
-        return _of_totals(op)
+        return of_totals(op)
     if eqn.effects:
         raise op.mixed("has effects, which a loop over microbatches would repeat")
     if name in BY_ELEMENT:
@@ -194,62 +118,6 @@ def piece_of_result(eqn: JaxprEqn, rows: Rows, batch: Batch) -> LocalOp | None:
     if name == "transpose":
         return LocalOp((rows.at(params["permutation"][rows.dim]),), results)
     return None
-
-
-# -- ops on totals ----------------------------------------------------------------------------
-
-
-def _of_totals(op: OpOverBatch) -> LocalOp:
-    """Linear ops, which a sum over microbatches may come after."""
-    totals = {one for one in op.held if isinstance(one, Total)}
-    if any(isinstance(one, Rows) for one in op.held) or totals != {Total("add")}:
-        raise op.mixed("reads a total over the batch beside single examples")
-    name, count = op.eqn.primitive.name, sum(isinstance(one, Total) for one in op.held)
-    others_are_zero = all(map(_is_part, op.held))
-    is_linear = name in _LINEAR and (
-        (name in _ADDS and others_are_zero)
-        or (name in _WRITES and _adds_parts(op))
-        or (name == "select_n" and _selects_parts(op))
-        or (name not in (*_ADDS, *_WRITES, "select_n") and count == 1 and _is_factor(op))
-    )
-    if not is_linear:
-        raise op.mixed("reads a total over the batch, which is not there before all microbatches")
-    return LocalOp(op.held, (Total("add"),) * len(op.eqn.outvars))
-
-
-def _adds_parts(op: OpOverBatch) -> bool:
-    """True where data and updates are totals or zero, and no place is a total."""
-    data = (0, 1) if op.eqn.primitive.name == "dynamic_update_slice" else (0, 2)
-    return all(
-        _is_part(one) if i in data else isinstance(one, Shared) for i, one in enumerate(op.held)
-    )
-
-
-def _selects_parts(op: OpOverBatch) -> bool:
-    """True where all that is chosen from is a total or zero, and the choice is none."""
-    first, *rest = op.held
-    return isinstance(first, Shared) and all(map(_is_part, rest))
-
-
-def _is_part(held: Held) -> bool:
-    return isinstance(held, Total) or held is Shared.ZERO
-
-
-def _is_factor(op: OpOverBatch) -> bool:
-    """True where the total is what the op is linear in."""
-    name = op.eqn.primitive.name
-    if name in ("mul", "dot_general"):
-        return True
-    kind = getattr(op.eqn.outvars[0].aval.dtype, "kind", "f")
-    before = getattr(op.eqn.invars[0].aval.dtype, "kind", "f")
-    if name in ("div", "convert_element_type") and (kind in "iub") and before != kind:
-        return False
-    if name == "div" and kind in "iu":
-        return False
-    return isinstance(op.held[0], Total)
-
-
-# -- ops on rows ------------------------------------------------------------------------------
 
 
 def _by_element(op: OpOverBatch) -> LocalOp:
@@ -485,108 +353,3 @@ def _convolution(op: OpOverBatch) -> LocalOp:
     if kernel and kernel.dim == right[0] and not image and params["feature_group_count"] == 1:
         return op.one(1, kernel.at(out[1]))
     raise op.mixed()
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The dimensions of a gather or a scatter: what is looked up, where, and what comes of it.
-
-    Args:
-        table: The dimensions that are taken whole or by window, in order, of the operand.
-        window: Those of the result (or updates) that they are.
-        batching: By batching dimension of the operand, that of the indices.
-        outside: The other dimensions of the result, in the order of those of the indices.
-    """
-
-    table: list[int]
-    window: list[int]
-    batching: dict[int, int] = field(default_factory=dict)
-    outside: list[int] = field(default_factory=list)
-
-
-@_rule("gather")
-def _gather(op: OpOverBatch) -> LocalOp:
-    numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
-    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    places = _Places(
-        [dim for dim in range(len(op.shape(0))) if dim not in gone],
-        list(numbers.offset_dims),
-        _batching(numbers.operand_batching_dims, numbers.start_indices_batching_dims),
-        [d for d in range(len(op.result_shape)) if d not in numbers.offset_dims],
-    )
-    table, indices = op.rows(0), op.rows(1)
-    if table and table.dim in places.table and not indices:
-        if not op.batch.has(sizes, table):
-            raise op.mixed("takes some of the examples")
-        after = table.at(places.window[places.table.index(table.dim)])
-        return op.one(0, after, {"slice_sizes": op.batch.piece(sizes, table)})
-    wanted = _looked_up(op, places, table, indices)
-    return LocalOp(wanted, (_outside(op, places, wanted[1]),))
-
-
-@_rule("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter-sub")
-def _scatter(op: OpOverBatch) -> LocalOp:
-    numbers = op.params["dimension_numbers"]
-    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    places = _Places(
-        [dim for dim in range(len(op.shape(0))) if dim not in gone],
-        list(numbers.update_window_dims),
-        _batching(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims),
-        [d for d in range(len(op.shape(2))) if d not in numbers.update_window_dims],
-    )
-    table, indices, updates = (op.rows(i) for i in range(3))
-    in_window = (table and table.dim in places.table) or (updates and updates.dim in places.window)
-    if in_window:
-        rows = table or (updates and updates.at(places.table[places.window.index(updates.dim)]))
-        assert rows is not None
-        if rows.dim not in places.table or indices:
-            raise op.mixed("writes some of the examples")
-        inside = rows.at(places.window[places.table.index(rows.dim)])
-        if updates not in (None, inside) or not op.batch.has(op.shape(2), inside):
-            raise op.mixed("writes some of the examples")
-        return LocalOp((rows, op.held[1], inside), (rows,))
-    if indices is None and updates is not None:
-        indices = updates.at(_index_dim(op, places, updates.dim))
-    rows_of_table, index, _ = (*_looked_up(op, places, table, indices), None)
-    inside = _outside(op, places, index)
-    if updates not in (None, inside):
-        raise op.mixed("has the examples in two dimensions")
-    if isinstance(rows_of_table, Rows):
-        return LocalOp((rows_of_table, index, inside), (rows_of_table,))
-    if op.eqn.primitive.name != "scatter-add" or op.held[0] is not Shared.ZERO:
-        raise op.mixed("writes examples of the batch over one another")
-    return LocalOp((op.held[0], index, inside), (Total("add"),))
-
-
-def _batching(table: Sequence[int], indices: Sequence[int]) -> dict[int, int]:
-    return dict(zip(table, indices, strict=True))
-
-
-def _looked_up(
-    op: OpOverBatch, places: _Places, table: Rows | None, indices: Rows | None
-) -> tuple[Held, Held]:
-    """Rows of the table and of the indices, where examples look up in the same, or in their own."""
-    back = {index: dim for dim, index in places.batching.items()}
-    if table is not None:
-        if table.dim not in places.batching or op.batch.full(table) != op.shape(0)[table.dim]:
-            raise op.mixed("looks up examples of the batch")
-        wanted = table.at(places.batching[table.dim])
-        if indices not in (None, wanted):
-            raise op.mixed("has the examples in two dimensions")
-        return table, wanted
-    if indices is None or indices.dim == len(op.shape(1)) - 1:
-        raise op.mixed()
-    return (indices.at(back[indices.dim]) if indices.dim in back else op.held[0]), indices
-
-
-def _outside(op: OpOverBatch, places: _Places, index: Held) -> Rows:
-    """Where the dimension of the indices is in the result."""
-    if not isinstance(index, Rows):
-        raise op.mixed()
-    return index.at(places.outside[index.dim])
-
-
-def _index_dim(op: OpOverBatch, places: _Places, dim: int) -> int:
-    if dim not in places.outside:
-        raise op.mixed()
-    return places.outside.index(dim)

@@ -15,7 +15,8 @@ from jax.sharding import AbstractMesh
 
 from autoshard.accumulation.held import Batch, Held, Rows, Shape, Total
 from autoshard.accumulation.level import Level, OpWithBodies
-from autoshard.accumulation.op_rules import LocalOp, piece_of_result
+from autoshard.accumulation.op_over_batch import LocalOp
+from autoshard.accumulation.op_rules import piece_of_result
 from autoshard.frontend.inline_calls import inline_calls
 from autoshard.frontend.meshes import mesh_context
 

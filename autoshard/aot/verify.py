@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +19,11 @@ from autoshard.aot.compile_process import (
     finished,
 )
 from autoshard.aot.constraint_search import find_compiling_set
+from autoshard.aot.installed import check_topology
 from autoshard.aot.kept_compiles import kept_or_compiling
 from autoshard.aot.program import Lowerer, ShardedProgram
 from autoshard.aot.remedies import remedy_for
-from autoshard.aot.targets import LOCAL, Target, check_num_devices, parse_target
+from autoshard.aot.targets import LOCAL, Target
 from autoshard.backends import compiler_options
 from autoshard.errors import InputError
 from autoshard.hlo.compiled import read_module_collectives
@@ -51,17 +51,6 @@ from autoshard.verification.verification import (
     Verification,
 )
 from cost_models import Hardware, machine_kind
-
-_NEEDED = {
-    "tpu": (("libtpu",), 'pip install "autoshard[tpu]"', "the TPU compiler (libtpu)", "TPU"),
-    "cuda": (
-        ("jax_cuda13_plugin", "jax_plugins.xla_cuda13"),
-        'pip install "autoshard[gpu-verify]"',
-        "the GPU compiler (jax-cuda13-plugin, jax-cuda13-pjrt, nvidia-cuda-nvcc, nvidia-nvvm)",
-        "GPU",
-    ),
-}
-
 
 _LEAST_SECONDS = 0.1
 """For a compile that begins just before time is up."""
@@ -164,40 +153,30 @@ class PlanCompile:
     notes: tuple[str, ...] = ()
 
 
-def check_topology(topology: str, mesh: Mesh) -> Target:
-    """The target of a compile, checked against the mesh of a plan.
-
-    Raises:
-        InputError: The topology is unknown or impossible, has another number of devices than the
-            mesh, or its compiler is not installed.
-    """
-    target = parse_target(topology)
-    check_num_devices(target, mesh.num_devices, format_mesh(mesh))
-    check_installed(target)
-    return target
-
-
-def compile_plan(
-    program: ShardedProgram, options: VerifyOptions, *, names_equations: bool = False
-) -> PlanCompile:
+def compile_plan(program: ShardedProgram, options: VerifyOptions) -> PlanCompile:
     """Compile the program of a plan; where the compiler crashes, under fewer constraints.
 
     Args:
         program: Of the plan.
         options: How to compile.
-        names_equations: Write the path of its equation into the name of every op.
 
     Raises:
         InputError: As `check_topology`; or compiled programs cannot be kept.
         ExportError: The program does not lower for the platform.
     """
-    return finished(compiling_plan(program, options, names_equations=names_equations))
+    return finished(compiling_plan(program, options))
 
 
 def compiling_plan(
     program: ShardedProgram, options: VerifyOptions, *, names_equations: bool = False
 ) -> Underway[PlanCompile]:
-    """The same, underway once this yields."""
+    """The same, underway once this yields.
+
+    Args:
+        program: Of the plan.
+        options: How to compile.
+        names_equations: Write the path of its equation into the name of every op.
+    """
     data = program.data
     target = check_topology(options.topology, data.mesh)
     platform = target.platform or _local_platform()
@@ -334,34 +313,9 @@ class _Made:
         )
 
 
-def check_installed(target: Target) -> None:
-    """Refuse a topology whose compiler is not installed.
-
-    Raises:
-        InputError: It is not; says how to install it.
-    """
-    if target.platform not in _NEEDED:
-        return
-    modules, command, name, device = _NEEDED[target.platform]
-    missing = [module for module in modules if not _is_there(module)]
-    if missing:
-        raise InputError(
-            f"{name} is not installed",
-            where=f'topology "{target.text}"',
-            fix=f"run {command}; it needs no {device}",
-        )
-
-
 def _flag(value: Any) -> Any:
     """Truth values in the one way that every compiler reads: as such, not as words."""
     return {"true": True, "false": False}.get(str(value).lower(), value)
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _local_platform() -> str:

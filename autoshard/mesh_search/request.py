@@ -18,7 +18,7 @@ from autoshard.frontend.meshes import (
 from autoshard.frontend.named_axes import named_axes
 from autoshard.frontend.user_constraints import read_constraints
 from autoshard.mesh_search.shapes import check_axis_names, check_devices, possible_meshes
-from autoshard.plans.plan import TriedMesh
+from autoshard.plans.searched_meshes import TriedMesh
 from autoshard.sharding import Mesh, MeshAxis
 from cost_models import Hardware
 

@@ -25,7 +25,7 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.stages import Stages
-from autoshard.plans.plan import MeshSearch, TriedMesh
+from autoshard.plans.searched_meshes import MeshSearch, TriedMesh
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
 from cost_models import Hardware

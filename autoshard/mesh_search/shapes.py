@@ -11,7 +11,7 @@ import numpy as np
 from autoshard.costing.costing import cost_model_for
 from autoshard.errors import InputError
 from autoshard.layouts import MeshParts
-from autoshard.plans.plan import TriedMesh
+from autoshard.plans.searched_meshes import TriedMesh
 from autoshard.sharding import Mesh, MeshAxis
 from cost_models import AxisPart, CostModelError, Hardware
 

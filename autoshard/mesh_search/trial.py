@@ -11,7 +11,7 @@ from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph
 from autoshard.mesh_search.shapes import axes_text
 from autoshard.planning.solution import Solution
-from autoshard.plans.plan import TriedMesh
+from autoshard.plans.searched_meshes import TriedMesh
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 from autoshard.sharding import Mesh
 from autoshard.wishes.wishes import Wishes

@@ -13,7 +13,7 @@ from autoshard.candidates.streamed import dot_schedule_of
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
 from autoshard.planning.solution import Solution
-from autoshard.plans.plan import PlannedProduct
+from autoshard.plans.planned_product import PlannedProduct
 from solvers import Edge
 
 IntArray = npt.NDArray[np.int64]

@@ -17,7 +17,9 @@ from autoshard.graph.collective import PredictedCollective
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
 from autoshard.offload.choice import OffloadedStates
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.plans.refinement import Refinement
+from autoshard.plans.searched_meshes import MeshSearch
 from autoshard.remat.choice import ResidualChoice
 from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.sharding import Mesh, Sharding
@@ -280,81 +282,6 @@ class PlannedRound:
     collective_bytes: float
     peak_bytes: int
     shardings: tuple[tuple[Sharding, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedProduct:
-    """A heavy matrix product, how it runs, and the best other way to run it there.
-
-    Both ways take the operands as the plan has them and end in the same sharding. Seconds are of
-    all runs, and count what is gathered; bytes are what is held beside operands and result.
-
-    Args:
-        equation: Its path.
-        name: `dot_general`.
-        source: `file.py:12 (function)` of the user's line, or "".
-        result: Type of its result: `f32[8, 16]`.
-        schedule: How it runs in steps; None where it runs at once.
-        seconds: What it takes.
-        extra_bytes: What it holds.
-        other_seconds: The same for the best other way: at once if this one has steps, else in
-            steps; None where there is no other.
-        other_bytes: Likewise.
-        other_fits: Whether there was room for the other way, all else being equal.
-    """
-
-    equation: str
-    name: str
-    source: str
-    result: str
-    schedule: DotSchedule | None
-    seconds: float
-    extra_bytes: int
-    other_seconds: float | None
-    other_bytes: int | None
-    other_fits: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedMesh:
-    """A mesh that a search considered.
-
-    Args:
-        mesh: Its axes.
-        outcome: One of `MESH_OUTCOMES`.
-        reason: Why it was not chosen; "" for the one that was.
-        seconds: Of the best plan found on it, as the solver sees it; None where there is none.
-        bound_seconds: No plan on it costs less; None where nothing is known.
-        peak_bytes: Memory peak of that plan, or the least one found where none fits.
-    """
-
-    mesh: Mesh
-    outcome: str
-    reason: str = ""
-    seconds: float | None = None
-    bound_seconds: float | None = None
-    peak_bytes: int | None = None
-
-
-MESH_OUTCOMES = ("chosen", "no better", "bound", "memory", "alike", "impossible", "no time")
-"""What becomes of a mesh: it is the plan's; a plan was made and costs no less; none can cost less;
-none fits; it has the links of another one; the machine, the program or what was asked rules it out;
-time was up first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshSearch:
-    """How a plan's mesh was found.
-
-    Args:
-        num_devices: Of every mesh considered.
-        bound_seconds: No plan on any of them costs less.
-        tried: The meshes: the chosen one, those with a plan from the cheapest on, then the others.
-    """
-
-    num_devices: int
-    bound_seconds: float
-    tried: tuple[TriedMesh, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

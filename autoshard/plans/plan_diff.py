@@ -16,10 +16,10 @@ from autoshard.plans.plan import (
     Miss,
     PlanData,
     PlannedOp,
-    PlannedProduct,
     PlannedRound,
     PlannedTensor,
 )
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.plans.source_names import with_short_sources
 from autoshard.remat.choice import Residual
 from autoshard.sharding import Sharding, format_mesh

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from autoshard.plans.json_records import shown
-from autoshard.plans.plan import MESH_OUTCOMES, PlanData
+from autoshard.plans.plan import PlanData
+from autoshard.plans.searched_meshes import MESH_OUTCOMES
 from autoshard.sharding import Mesh, Sharding, verify_mesh, verify_sharding
 
 OVERLAPS = ("auto", "none")

@@ -14,7 +14,7 @@ import jaxlib
 import numpy as np
 
 from autoshard.aot.compile_process import Underway, finished
-from autoshard.apply.wrapping import PlannedFunction
+from autoshard.apply.planned_function import PlannedFunction
 from autoshard.errors import AutoshardError
 from autoshard.plans.plan import PlanData
 from autoshard.refine.compiled_plan import MEASURED, Compile, CompiledPlan

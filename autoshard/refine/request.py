@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from autoshard.aot.installed import check_installed, check_topology
 from autoshard.aot.targets import LOCAL, Target, parse_target
-from autoshard.aot.verify import check_installed, check_topology
 from autoshard.errors import InputError
 from autoshard.sharding import Mesh
 from cost_models import CATALOG, machine_kind

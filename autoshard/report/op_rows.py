@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-from autoshard.plans.plan import PlannedOp, PlannedProduct
+from autoshard.plans.plan import PlannedOp
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.report.alike import gather_places
 from autoshard.sharding.spec_text import format_spec
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Group, RenderableType
@@ -15,9 +14,14 @@ from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.meshes import meshes_section
 from autoshard.report.microbatches_text import microbatches_line, microbatches_rows
-from autoshard.report.module_tree import ModuleRow
 from autoshard.report.offloaded_text import offloaded_line, offloaded_rows
-from autoshard.report.op_rows import ProductRow
+from autoshard.report.ops_text import (
+    counted_name,
+    modules_section,
+    movers_section,
+    ops_section,
+    products_section,
+)
 from autoshard.report.quantities import (
     format_bytes,
     format_count,
@@ -33,9 +37,6 @@ _MAX_CONSTRAINTS = 30
 _MAX_MISSES = 10
 _MAX_ASKED = 20
 _MAX_SPECS = 3
-_MAX_PRODUCTS = 20
-_MODULE_DEPTH = 4
-_LEAST_SHARE = 0.01  # of the step, for a module to be told
 
 
 def format_report(plan: PlanData, width: int = 100, *, summary: bool = False) -> str:
@@ -110,10 +111,10 @@ def _report(facts: ReportFacts, *, summary: bool) -> RenderableType:
             facts.num_results_like_arguments,
         ),
         _collectives(facts.collectives),
-        _modules(facts),
-        _ops(facts),
-        _movers(facts),
-        _products(facts.products),
+        modules_section(facts),
+        ops_section(facts),
+        movers_section(facts),
+        products_section(facts.products),
         _live(facts),
         _constraints(facts),
         *_ending(facts),
@@ -341,11 +342,7 @@ def _tensors(
 
 def _tensor_name(row: TensorRow) -> str:
     also = f" and {', '.join(row.moments)}" if row.moments else ""
-    return f"{_counted_name(row.name, row.count)}{also}"
-
-
-def _counted_name(name: str, count: int) -> str:
-    return f"{name} ({count:,})" if count > 1 else name
+    return f"{counted_name(row.name, row.count)}{also}"
 
 
 def _collectives(rows: tuple[CollectiveRow, ...]) -> RenderableType:
@@ -375,116 +372,6 @@ def _heaviest(row: CollectiveRow) -> str:
     return "\n".join(lines)
 
 
-def _modules(facts: ReportFacts) -> RenderableType:
-    """The tree of modules, as deep as it says something."""
-    if not facts.modules:
-        return Group()
-    least = _LEAST_SHARE * facts.seconds
-    rows = list(_module_lines(facts.modules, 0, least))
-    return section(
-        heading("By module", "all runs of one step, backward included; what is inside counts"),
-        table(("module", ">compute", ">comm.", ">bytes"), rows),
-    )
-
-
-def _module_lines(
-    modules: tuple[ModuleRow, ...], depth: int, least_seconds: float
-) -> Iterator[tuple[str, str, str, str]]:
-    for row in modules:
-        if row.compute_seconds + row.communication_seconds < least_seconds:
-            continue
-        yield (
-            "  " * depth + _counted_name(row.name, row.count),
-            format_seconds(row.compute_seconds),
-            format_seconds(row.communication_seconds),
-            format_bytes(row.num_bytes),
-        )
-        if depth + 1 < _MODULE_DEPTH:
-            yield from _module_lines(row.modules, depth + 1, least_seconds)
-
-
-def _ops(facts: ReportFacts) -> RenderableType:
-    if not facts.ops:
-        return Group()
-    rows = [
-        (
-            row.name,
-            row.source,
-            f"{row.result} {row.spec}",
-            format_count(row.count),
-            format_seconds(row.compute_seconds),
-            format_seconds(row.communication_seconds),
-        )
-        for row in facts.ops
-    ]
-    if facts.other_ops_seconds:
-        share = format_seconds(facts.other_ops_seconds)
-        rows.append((f"all others: {share}", "", "", "", "", ""))
-    return section(
-        heading("Where the time goes", "all runs of one step"),
-        table(("op", "line", "result", ">runs", ">compute", ">comm."), rows),
-    )
-
-
-def _movers(facts: ReportFacts) -> RenderableType:
-    if not facts.movers:
-        return Group()
-    rows = [
-        (row.op, "\n".join(row.kinds), format_count(row.count), format_bytes(row.num_bytes))
-        for row in facts.movers
-    ]
-    if facts.other_movers_bytes:
-        rows.append((f"all others: {format_bytes(facts.other_movers_bytes)}", "", "", ""))
-    return section(
-        heading("What moves the bytes", "per device, all runs of one step"),
-        table(("op", "collectives", ">runs", ">bytes"), rows),
-    )
-
-
-def _products(rows: tuple[ProductRow, ...]) -> RenderableType:
-    if not rows:
-        return Group()
-    cells = [
-        (
-            _product(row),
-            _way(row),
-            format_seconds(row.seconds),
-            format_bytes(row.extra_bytes),
-            _otherwise(row),
-        )
-        for row in rows[:_MAX_PRODUCTS]
-    ]
-    if len(rows) > _MAX_PRODUCTS:
-        cells.append((f"and {len(rows) - _MAX_PRODUCTS:,} more", "", "", "", ""))
-    return section(
-        heading("Heavy matmuls", "all runs of one step; bytes beside operands and result"),
-        table(("matmul", "runs", ">time", ">holds", "otherwise"), cells),
-    )
-
-
-def _product(row: ProductRow) -> str:
-    place = f"{row.name} at {row.source}" if row.source else row.name
-    return f"{_counted_name(place, row.count)}\n{row.result}"
-
-
-def _way(row: ProductRow) -> str:
-    lines = "\n".join(row.way)
-    return "\n".join((f"{lines}, from", *row.specs)) if row.specs else lines
-
-
-def _otherwise(row: ProductRow) -> str:
-    """The best other way, and what speaks against it."""
-    other = "at once" if row.algorithm else "in steps"
-    if row.other_seconds is None or row.other_bytes is None:
-        return f"nothing {other} ends in the same sharding"
-    cost = f"{other} {format_seconds(row.other_seconds)}, {format_bytes(row.other_bytes)}:"
-    if not row.other_fits:
-        return f"{cost}\ndoes not fit"
-    if row.other_seconds >= row.seconds:
-        return f"{cost}\nfits, no faster"
-    return f"{cost}\nfits, but slower elsewhere"
-
-
 def _live(facts: ReportFacts) -> RenderableType:
     if not facts.live:
         return Group()
@@ -505,7 +392,7 @@ def _live_name(row: LiveRow) -> str:
     name = row.name
     if row.source:
         name = f"{name} at {row.source}" if name else row.source
-    return _counted_name(name or "unnamed", row.count)
+    return counted_name(name or "unnamed", row.count)
 
 
 def _constraints(facts: ReportFacts) -> RenderableType:
@@ -521,7 +408,7 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         body = table(
             ("where", "constrain to"),
             [
-                (_counted_name(row.where, 1 + len(row.alike)), row.spec)
+                (counted_name(row.where, 1 + len(row.alike)), row.spec)
                 for row in rows[:_MAX_CONSTRAINTS]
             ]
             + _rest(len(rows), _MAX_CONSTRAINTS),

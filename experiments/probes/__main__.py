@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from autoshard import backends
+from autoshard.aot.installed import check_installed
 from autoshard.aot.targets import Target, parse_target
-from autoshard.aot.verify import check_installed
 from autoshard.backends.chip_data import load_chip
 from autoshard.errors import AutoshardError
 from autoshard.files import write_file

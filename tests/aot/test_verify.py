@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.aot import kept_compiles
+from autoshard.aot import installed, kept_compiles
 from autoshard.aot import verify as verify_room
 from autoshard.aot.compile_process import (
     CompiledAhead,
@@ -148,7 +148,7 @@ def test_a_plan_without_its_program_says_how_to_find_it(
 def test_a_missing_compiler_is_named_with_the_command_that_brings_it(
     plan: autoshard.Plan, topology: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_room, "_is_there", lambda _: False)
+    monkeypatch.setattr(installed, "_is_there", lambda _: False)
     with pytest.raises(InputError) as caught:
         plan.verify(topology)
     assert str(caught.value) == message
@@ -198,7 +198,7 @@ def always(failure: CompileFailure, monkeypatch: pytest.MonkeyPatch) -> list[int
         return failure
 
     monkeypatch.setattr(kept_compiles, "compiling", at_once(run))
-    monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
+    monkeypatch.setattr(installed, "_is_there", lambda _: True)
     return tries
 
 
@@ -253,7 +253,7 @@ def test_a_failure_with_a_known_remedy_is_tried_again_with_it(
         return real(program, dataclasses.replace(request, target=here, compiler_options={}))
 
     monkeypatch.setattr(kept_compiles, "compiling", at_once(without_tiles))
-    monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
+    monkeypatch.setattr(installed, "_is_there", lambda _: True)
     monkeypatch.setattr(verify_room, "Lowerer", LowererForHost)
     found = plan.verify("8xH100", compiler_options={"xla_gpu_autotune_level": "0"})
     assert found.status == "compiled"

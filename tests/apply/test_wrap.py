@@ -17,7 +17,8 @@ import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from autoshard.apply.wrapping import jit_with, wrap
+from autoshard.apply.planned_function import jit_with
+from autoshard.apply.wrapping import wrap
 from autoshard.errors import ExportError, InputError, PlanError
 from autoshard.frontend.jaxpr_paths import bodies, is_constrainable
 from autoshard.frontend.trace import Traced, trace

@@ -36,7 +36,6 @@ from autoshard.plans.plan import (
     HeldTensor,
     LiveTensor,
     MemoryUse,
-    MeshSearch,
     Miss,
     PlanData,
     PlannedOp,
@@ -44,8 +43,8 @@ from autoshard.plans.plan import (
     PlannedTensor,
     ProgramLine,
     SolverFacts,
-    TriedMesh,
 )
+from autoshard.plans.searched_meshes import MeshSearch, TriedMesh
 from solvers.catalog import CATALOG
 from tests.docs.pages import ROOT, section_of
 

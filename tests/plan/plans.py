@@ -20,12 +20,12 @@ from autoshard.plans.plan import (
     Miss,
     PlanData,
     PlannedOp,
-    PlannedProduct,
     PlannedRound,
     PlannedTensor,
     ProgramLine,
     SolverFacts,
 )
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.plans.verify_plan import STATUSES
 from autoshard.sharding import (
     AxisRef,

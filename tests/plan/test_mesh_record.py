@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from autoshard.plans.plan import MeshSearch, PlanData, TriedMesh
+from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_json import dump_plan, parse_plan
+from autoshard.plans.searched_meshes import MeshSearch, TriedMesh
 from autoshard.plans.verify_plan import verify_plan
 from autoshard.report import format_report
 from autoshard.sharding import Mesh, parse_mesh_sizes

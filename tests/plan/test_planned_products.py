@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.loops.dot_schedule import DotSchedule
-from autoshard.plans.plan import PlannedProduct
 from autoshard.plans.plan_json import dump_plan, parse_plan
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.plans.verify_plan import verify_plan
 from autoshard.sharding import Mesh, MeshAxis, parse_sharding
 from tests.plan.plans import dot_schedules, gpt_plan, patient

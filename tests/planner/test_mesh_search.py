@@ -23,7 +23,7 @@ from autoshard.planning import searches
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import NoPlanInTimeError, Solution
-from autoshard.plans.plan import TriedMesh
+from autoshard.plans.searched_meshes import TriedMesh
 from autoshard.sharding import Mesh, parse_sharding
 from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.wishes import Wishes

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.aot import kept_compiles, verify
+from autoshard.aot import installed, kept_compiles, verify
 from autoshard.aot.compile_process import CompileFailure
 from autoshard.cli import main
 from autoshard.errors import InputError, PlanError
@@ -97,7 +97,7 @@ def test_without_a_machine_the_plan_is_for_the_one_to_compile_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Plan, "refine", lambda plan, *_: plan)
-    monkeypatch.setattr(verify, "_is_there", lambda _: True)
+    monkeypatch.setattr(installed, "_is_there", lambda _: True)
     plan = autoshard.optimize(lambda x: x * 2, BATCH, mesh="data=8", refine="8xH100")
     assert plan.data.hardware == "h100"
 
@@ -178,7 +178,7 @@ module {
 def test_a_module_is_refined_where_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = CompileFailure(kind="refused", what="not this one")
     monkeypatch.undo()
-    monkeypatch.setattr(verify, "_is_there", lambda _: True)
+    monkeypatch.setattr(installed, "_is_there", lambda _: True)
     monkeypatch.setattr(kept_compiles, "compiling", at_once(lambda *_: failure))
     plan = autoshard.optimize_module(
         MODULE, mesh="data=2,model=4", hardware="tpu-v5e", refine="v5e:2x4"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoshard.loops.dot_schedule import DotSchedule
-from autoshard.plans.plan import PlannedProduct
+from autoshard.plans.planned_product import PlannedProduct
 from autoshard.report import format_report
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan
