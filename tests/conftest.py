@@ -14,7 +14,7 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.goldens"]
+pytest_plugins = ["tests.compiled_here", "tests.goldens"]
 
 settings.register_profile("explore", deadline=None)  # machines are shared
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)

@@ -68,6 +68,7 @@ def test_the_plan_runs_to_the_numbers_of_the_step(plan: autoshard.Plan) -> None:
         require_equal(run)
 
 
+@pytest.mark.usefixtures("compiled_here")
 def test_memory_falls_as_predicted_and_no_bytes_move_that_are_not_planned(
     plan: autoshard.Plan, whole: autoshard.Plan
 ) -> None:

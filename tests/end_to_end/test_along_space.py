@@ -15,6 +15,8 @@ from jax.sharding import PartitionSpec as P
 import autoshard
 from autoshard.graph.window import Window
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 
 def array(*shape: int) -> Any:
     rng = np.random.default_rng(len(shape))

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 MESH = "data=4,model=2"
 
 

@@ -18,7 +18,7 @@ import autoshard
 from autoshard import Offload, Recompute
 from autoshard.errors import ConstraintError
 
-LAYERS, WIDTH, HIDDEN = 4, 512, 2048
+LAYERS, WIDTH, HIDDEN = 2, 512, 2048
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 
 
@@ -56,7 +56,7 @@ STATE_BYTES = 2 * 2 * 4 * LAYERS * WIDTH * HIDDEN // 8
 def planned(**more: Any) -> autoshard.Plan:
     return autoshard.optimize(
         train_step,
-        *start(),
+        *jax.eval_shape(start),
         mesh=jax.make_mesh((8,), ("model",)),
         hardware="tpu-v5e",
         donate_argnums=(0, 1),

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 NAMES = ("data", "model", "pipe")
 GATHERS = re.compile(r" all-gather(?:-start)?\(")
 

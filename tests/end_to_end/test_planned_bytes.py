@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 MESH = "a=2,b=4"
 X = jax.ShapeDtypeStruct((2048, 2048), np.dtype(np.float32))
 MOVES = [

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 
 def memory_difference(step: Callable[..., Any], *arguments: Any, sharding: P) -> float:
     """Of a plan for 8 host CPUs: its peak over the compiled one, less one."""

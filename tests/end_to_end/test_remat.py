@@ -28,7 +28,7 @@ from tests.remat.programs import Step, arguments, layer, scanned
 
 ROWS = 512
 """Rows of the batch: residuals take most of the memory of a step."""
-MESH = "data=4,model=2"
+MESH = "data=8"
 
 
 STEP = scanned()
@@ -136,6 +136,7 @@ def test_the_plan_runs_to_the_numbers_of_the_step(tight: autoshard.Plan) -> None
             np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("compiled_here")
 def test_the_compiler_takes_less_memory_too(
     tight: autoshard.Plan, as_written: autoshard.Plan
 ) -> None:

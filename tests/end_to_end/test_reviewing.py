@@ -130,6 +130,7 @@ def test_modules_are_pinned_by_pattern_and_numbers_stay_right() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("compiled_here")
 def test_few_constraints_bring_about_all_of_the_plan(plan: autoshard.Plan) -> None:
     assert len(plan.constraints) <= 12  # 29 before reads shared one, 17 with all gathers
     assert not plan.data.misses

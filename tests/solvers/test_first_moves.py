@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import FORBIDDEN, Problem, evaluate, first_moves, solve
+from solvers import FORBIDDEN, Problem, Result, evaluate, first_moves, solve
 from solvers.engines.protocol import Request
 from solvers.first_moves import best_of_answers, moved_on
 from solvers.memory_rows import compress_memory, num_rows_of
@@ -30,11 +31,25 @@ def test_answers_stay_allowed_and_get_no_dearer(problem: Problem, data: st.DataO
     assert min((found.cost for found in moved), default=0) <= min(fitting, default=0)
 
 
+@cache
+def solved(shape: LayeredShape) -> tuple[Problem, Result, Result]:
+    """A problem, the answer that costs least, and the one that holds least."""
+    problem = layered_problem(shape)
+    gap = 0.01 if shape == LARGE else 0.0
+    cheapest, lean = (
+        solve(one, relative_gap=gap) for one in (problem, replace(problem, memory_limit=0))
+    )
+    return problem, cheapest, lean
+
+
+SMALL = LayeredShape(num_layers=6, ops_per_layer=8, num_choices=6)
+LARGE = LayeredShape(num_layers=24, ops_per_layer=20, num_choices=8)
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_what_holds_least_and_what_costs_least_make_a_better_answer_of_both(share: float) -> None:
-    problem = layered_problem(LayeredShape(num_layers=6, ops_per_layer=8, num_choices=6))
-    cheapest = solve(problem)
-    lean = solve(replace(problem, memory_limit=0)).least_peak_choices
+    problem, cheapest, leanest_found = solved(SMALL)
+    lean = leanest_found.least_peak_choices
     assert cheapest.choices is not None
     assert cheapest.peak is not None
     assert lean is not None
@@ -66,9 +81,8 @@ def test_the_best_of_answers_takes_every_choice_from_one_and_is_no_dearer(
 
 def test_the_best_of_answers_is_the_same_however_long_a_search_may_take() -> None:
     """Branch and cut took a tenth of the time that was left: a busy machine found a dearer plan."""
-    problem = layered_problem(LayeredShape(num_layers=24, ops_per_layer=20, num_choices=8))
-    cheapest = solve(problem, relative_gap=0.01)
-    lean = solve(replace(problem, memory_limit=0), relative_gap=0.01).least_peak_choices
+    problem, cheapest, leanest_found = solved(LARGE)
+    lean = leanest_found.least_peak_choices
     assert cheapest.choices is not None
     assert cheapest.peak is not None
     assert lean is not None
@@ -82,8 +96,8 @@ def test_the_best_of_answers_is_the_same_however_long_a_search_may_take() -> Non
 
 
 def test_who_asks_for_the_best_so_far_gets_what_fits_at_once() -> None:
-    problem = layered_problem(LayeredShape(num_layers=6, ops_per_layer=8, num_choices=6))
-    lean = solve(replace(problem, memory_limit=0)).least_peak_choices
+    problem, _, leanest_found = solved(SMALL)
+    lean = leanest_found.least_peak_choices
     assert lean is not None
     tight = replace(problem, memory_limit=evaluate(problem, lean).peak)
     assert moved_on(tight, [lean], Request(stop=lambda: True)) == [lean]
@@ -93,10 +107,7 @@ def test_who_asks_for_the_best_so_far_gets_what_fits_at_once() -> None:
 def test_answers_are_recombined_with_the_limit_at_the_rows_where_they_pass_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = layered_problem(LayeredShape(num_layers=24, ops_per_layer=20, num_choices=8))
-    cheapest, lean = (
-        solve(one, relative_gap=0.01) for one in (problem, replace(problem, memory_limit=0))
-    )
+    problem, cheapest, lean = solved(LARGE)
     assert cheapest.choices is not None
     assert cheapest.peak is not None
     assert lean.least_peak is not None
