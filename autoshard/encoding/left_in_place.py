@@ -7,6 +7,7 @@ from autoshard.graph.program import Graph, Op, OpClass
 
 _SUMS = frozenset({OpClass.MATMUL, OpClass.REDUCE})
 _STACKS = frozenset({"concatenate", "reshape"})
+_SLICES = frozenset({"dynamic_slice", "slice"})
 
 
 def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
@@ -31,7 +32,7 @@ def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
     if op.op_class in _SUMS:
         makers = map(graph.maker, before_lowering(graph, op, value))
         return all(maker.equation == op.equation for maker in makers)
-    return op.name == "reshape" and producer.name == "slice"
+    return op.name == "reshape" and producer.name in _SLICES
 
 
 def is_within_equation(graph: Graph, op: Op, position: int) -> bool:

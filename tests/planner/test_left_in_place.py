@@ -35,6 +35,27 @@ def test_a_piece_of_a_stack_is_moved_after_its_reshape(hardware: str) -> None:
     assert moved.bytes_per_device == 64 * 256 * 4 // 4
 
 
+@pytest.mark.parametrize("hardware", ["cpu-host", "h100", "tpu-v5e"])
+def test_what_a_run_takes_of_a_stack_is_moved_after_its_reshape(hardware: str) -> None:
+    """Compilers moved the whole stack in every run (states of layers kept for a backward pass)."""
+
+    def fn(stack: jax.Array, x: jax.Array) -> Any:
+        return jax.lax.scan(lambda x, row: (jnp.sort(x + row, 0), None), x, stack)[0]
+
+    asked = {"in_shardings": (P(None, "x"), P(None, "x")), "out_shardings": P(None, "x")}
+    stack, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 64, 64), (64, 64)))
+    graph, wishes = exported(fn, stack, x, mesh="x=4", **asked)
+    solution = plan(graph, "x=4", wishes, None, hardware)
+    (piece,) = (op for op in graph.ops if op.name == "dynamic_slice")
+    (reshape,) = (graph.ops[index] for index in graph.consumers[piece.results[0]])
+    decoded = solution.decoded
+    assert reshape.name == "reshape"
+    assert is_left_in_place(graph, reshape, 0)
+    assert decoded.candidates[reshape.index].operands == (decoded.layouts[piece.results[0]],)
+    (moved,) = solution.account.collectives
+    assert moved.kind == "all-to-all"
+
+
 def test_the_test_of_a_loop_in_one_equation_reduces_what_the_loop_carries_as_it_is_sharded() -> (
     None
 ):
