@@ -318,6 +318,7 @@ def clipped(x: Any) -> Any:
     return lax.cumsum(x), lax.cummax(jnp.clip(lax.stop_gradient(x), -1, 1))
 
 
+@pytest.mark.usefixtures("compiled_here")
 @pytest.mark.parametrize("fn", [given_back, clipped])
 def test_a_value_that_is_gathered_in_two_steps_is_gathered_once(fn: Callable[..., Any]) -> None:
     plan = autoshard.optimize(

@@ -88,7 +88,7 @@ def test_without_a_mesh_and_a_number_of_devices_both_are_told(folder: Path) -> N
 
 
 def test_a_saved_plan_that_fits_no_budget_is_refined_from_the_plans_there_are(folder: Path) -> None:
-    plan = ("plan", "train:train_step", "--mesh", "data=2,model=4")
+    plan = ("plan", "train:train_step", "--mesh", "data=8")
     assert run(*plan, "--out", "plan.json").exit_code == 0
     file = folder / "plan.json"
     fitting = load_plan_data(file)
@@ -103,7 +103,7 @@ def test_a_saved_plan_that_fits_no_budget_is_refined_from_the_plans_there_are(fo
 
 
 def test_a_budget_too_small_is_reported_with_the_bytes_missing(folder: Path) -> None:
-    plan = ("plan", "train:train_step", "--mesh", "data=2,model=4")
+    plan = ("plan", "train:train_step", "--mesh", "data=8")
     done = run(*plan, "--memory", "1kB", "--out", "plan.json")
     assert done.exit_code == 1
     said = " ".join(done.stdout.split())

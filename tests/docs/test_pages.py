@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "compiled_here")
 @pytest.mark.parametrize(
     "page",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ def update(w: jax.Array, x: jax.Array) -> Any:
     return w - 0.1 * gradient, loss
 
 
+@cache
 def plan() -> autoshard.Plan:
     return autoshard.optimize(
         update,

@@ -16,6 +16,8 @@ import autoshard
 from autoshard.hlo.compiled import compare_collectives, read_compiled
 from tests.apply.loop_programs import by_while, summed
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 MESH = "data=2,model=4"
 SQUARE = jax.ShapeDtypeStruct((256, 256), np.dtype(np.float32))
 INDEX = jax.ShapeDtypeStruct((), np.dtype(np.int32))

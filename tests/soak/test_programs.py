@@ -159,8 +159,11 @@ def test_a_failure_is_written_as_a_test_that_fails(tmp_path: Path) -> None:
 
 DIGESTS = """
 from tests.soak.generate import program_of
-from tests.soak.judge import judge
-print([judge(program_of(number)).facts["digest"] for number in (0, 3)])
+from tests.soak.judge import _Trial, planned
+for number in (0, 3):
+    trial = _Trial(program_of(number))
+    trial._save(planned(trial.program))
+    print(trial.facts["digest"])
 """
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,13 @@ SWEEP = [
 NUM_POINTS = 24
 
 
-def config(*overrides: str) -> DictConfig:
+@cache
+def register_once() -> None:
     register_options()
+
+
+def config(*overrides: str) -> DictConfig:
+    register_once()
     with initialize_config_dir(str(ROOT / "experiments/conf"), version_base="1.3"):
         return compose("sweep", list(overrides))
 
@@ -100,7 +106,7 @@ def test_sizes_have_the_types_of_the_model_s_config() -> None:
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "experiments/conf/recipe").glob("*.yaml")))
 def test_every_recipe_asks_for_points_that_exist(recipe: Path) -> None:
-    register_options()
+    register_once()
     with initialize_config_dir(str(ROOT / "experiments/conf"), version_base="1.3"):
         whole = compose("sweep", [f"+recipe={recipe.stem}"], return_hydra_config=True)
     swept = whole.hydra.sweeper.params
