@@ -95,8 +95,8 @@ class RematSearch:
         every residual is encoded with a node for each, and solved: with the shardings of that plan,
         and from there with all free. The program is rewritten to keep what was chosen, and planned:
         only that plan knows what the rewriting makes of fusion and of moved operands. As far as it
-        does not fit, the joint problem gets a lower limit; where it leaves more room than the gap
-        asked for, a higher one.
+        does not fit, or only with a slower plan than the first, the joint problem gets a lower
+        limit; where it leaves more room than the gap asked for, a higher one.
 
         Args:
             written: The program as it is written.
@@ -218,13 +218,14 @@ class RematSearch:
             if limit is None or self.budget is None or (known is not None and tried.fits):
                 break
             left = self.budget - tried.solution.peak_bytes
-            if tried.fits and left <= worth * self.budget:
+            pays = tried.fits and tried.rank <= self._tried[0].rank
+            if pays and left <= worth * self.budget:
                 break
-            if tried.fits:
+            if pays:
                 fits, limit, promised = limit, limit + left, price.cost
             else:
                 fails, num_failed = problem.device_bytes(choices), num_failed + 1
-                limit = fails + min(num_failed * left, -1)
+                limit = fails + min(num_failed * -abs(left), -1)
             if fails is not None and not fits < limit < fails:
                 limit = (fits + fails) // 2
             hints = [choices]

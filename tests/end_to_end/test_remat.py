@@ -273,6 +273,27 @@ def test_the_joint_problem_is_not_solved_again_where_a_set_leaves_less_room_than
     assert events[-1] == "plan"
 
 
+def test_the_limit_falls_where_a_set_fits_only_with_a_slower_plan_than_the_leanest(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rose, and the search ended there."""
+    limits: list[int | None] = []
+    solved = Searches.another
+
+    def told(searches: Searches, problem: Problem, *hints: Any, **options: Any) -> Result:
+        limits.append(problem.memory_limit)
+        return solved(searches, problem, *hints, **options)
+
+    slower = property(lambda one: (False, float(one.choices is not None)))
+    monkeypatch.setattr(remat_search._Tried, "rank", slower)
+    monkeypatch.setattr(Searches, "another", told)
+    planned(memory_budget=budget, simplicity=0.0)
+    _, first, second, *_ = limits
+    assert first is not None
+    assert second is not None
+    assert second < first
+
+
 def plans_and_solves(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The plans and solves of the search for residuals from now on, as it goes."""
     events: list[str] = []
