@@ -75,12 +75,13 @@ def is_cheaper_stored(
     """True for an element-wise operand that is stored, as several matmuls would compute it each.
 
     Computed, each of them reads all that it is made of; stored, a kernel writes it once and each
-    reads it. The operations that are computed again weigh against the bytes that are moved more,
-    and the kernel, where any are. Elements wider than matmuls multiply are moved as those too.
+    reads it. Where that moves fewer bytes, it is stored; else the operations that are computed
+    again weigh against the kernel and the bytes that are moved more. Elements wider than matmuls
+    multiply are moved as those too.
 
-    Source: the longest chains of one or two tensors in float32 and bfloat16 that two matmuls to 64
-        columns compute, into float32 and bfloat16, by libtpu 0.0.52: where no bytes are moved more
-        one operation (v5e, v5p); into float32 19 and 24 on a v5p, over 40 on a v5e.
+    Source: the longest chains of one to three tensors in float32 and bfloat16 that two matmuls to
+        64 columns compute, by libtpu 0.0.52: where no bytes are moved more 15 operations (v5e)
+        and 4 (v5p); into float32 19 on a v5p, over 40 on a v5e.
     """
     if not is_elementwise(graph.maker(value.index)):
         return False
@@ -99,7 +100,7 @@ def is_cheaper_stored(
         - value.num_bytes
         for reader in readers
     )
-    num_bytes = (moved_more + others) / max(1, num_elements) + _KERNEL_BYTES * (moved_more > 0)
+    num_bytes = (moved_more + others) / max(1, num_elements) + _KERNEL_BYTES
     most = round(fusion.recomputed_ops * num_bytes / _PROBED_BYTES)
     return sum(made.ops.values()) > max(1, most)
 
