@@ -17,7 +17,7 @@ from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.memory_tags import PARTIAL, SUMMED, WORK
+from autoshard.encoding.memory_tags import PARTIAL, SUMMED, UNWRITTEN, WORK, WRITTEN
 from autoshard.encoding.row_memory import RowMemory
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
@@ -74,6 +74,7 @@ class ChoiceMemory:
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
         yield from self._copied_arguments()
+        yield from self._unwritten_results()
         yield from self._narrowed_for_loops()
         for value in self.room.graph.values:
             if value.index not in self.room.reused and value.op in self.node_by_op:
@@ -111,7 +112,8 @@ class ChoiceMemory:
             start, usage = op.index, np.zeros_like(usage)
         else:
             left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.short_lived[value.index])
-            yield NodeMemory(node, start, stop, left)
+            tag = WRITTEN if value.index in room.results else ""
+            yield NodeMemory(node, start, stop, left, tag)
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
         holds = room.vmem.holds_copies
@@ -195,6 +197,7 @@ class ChoiceMemory:
         """
         candidates = self.candidates[op.index]
         is_argument = op.kind is OpKind.ARGUMENT or (not is_result and op.kind is OpKind.RESULT)
+        is_argument = is_argument or (is_result and value.index in self.room.results)
         lies = self.room.channels.get(value.index), value.index in self.room.rows
 
         def held() -> IntArray:
@@ -383,7 +386,23 @@ class ChoiceMemory:
             if not is_argument or position in kept or op.index not in self.node_by_op:
                 continue
             usage = self._local(value, op, 0, is_result=False)
-            yield NodeMemory(self.node_by_op[op.index], op.index, len(room.graph.ops), usage)
+            yield NodeMemory(self.node_by_op[op.index], 0, len(room.graph.ops), usage)
+
+    def _unwritten_results(self) -> Iterator[NodeMemory]:
+        """Results until they are written: temporaries take none of their memory.
+
+        Those that take the buffers of donated arguments are there with these.
+
+        Source: a matmul behind two others that are summed, by libtpu 0.0.52 for a v5e and a v5p and
+            by jaxlib 0.10.2 for a host CPU.
+        """
+        room = self.room
+        for owner, op in room.results.items():
+            value = room.graph.values[op.operands[0]]
+            start = room.buffers.intervals[owner][0]
+            if op.index in self.node_by_op and value.num_bytes >= room.negligible_bytes:
+                usage = self._local(value, op, 0, is_result=False)
+                yield NodeMemory(self.node_by_op[op.index], 0, start, usage, UNWRITTEN)
 
     def _narrowed_for_loops(self) -> Iterator[NodeMemory]:
         """Narrower copies of what loops read unchanged, from the first such loop to the last."""

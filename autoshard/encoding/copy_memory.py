@@ -68,7 +68,11 @@ class CopyMemory:
             usage = self._twice_bytes(table, rows, columns, value)
         if usage is None:
             return None
-        start = room.earliest(op.index, room.buffers.time_of(op.index))
+        if owner in room.results and op.kind is OpKind.RESULT:
+            is_first = room.results[owner] == op
+            start = room.buffers.intervals[owner][0] if is_first else 0  # before that: `UNWRITTEN`
+        else:
+            start = room.earliest(op.index, room.buffers.time_of(op.index))
         return EdgeMemory(edge, start, max(stop, start + 1), usage)
 
     def of_move(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
@@ -17,7 +17,7 @@ from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.images import image_channels
-from autoshard.graph.program import Graph, Value
+from autoshard.graph.program import Graph, Op, Value
 from autoshard.graph.row_lookups import row_values
 from autoshard.graph.stacks import written_stacks
 from autoshard.layouts import Layout
@@ -34,6 +34,7 @@ class DeviceRoom:
         reused: Values that are made in the buffer of a donated argument.
         beside: Values that a loop makes while it reads the donated argument whose buffer they are
             copied to in the end.
+        results: Ops of results by the buffer that they have for themselves, which no argument has.
         repeated: Ops of results whose value another result has a buffer with.
         vmem: What is in VMEM.
         indices: Of rows, where they come from other slices.
@@ -55,6 +56,7 @@ class DeviceRoom:
     costing: Costing
     reused: frozenset[int]
     beside: frozenset[int]
+    results: Mapping[int, Op]
     repeated: frozenset[int]
     vmem: Vmem
     indices: PaddedIndices
@@ -83,13 +85,15 @@ class DeviceRoom:
         is_tiled = costing.backend.layout.is_tiled
         channels = image_channels(graph) if is_tiled else {}
         reused, beside = facts.donated_results
+        results, repeated = _result_buffers(graph, buffers, reused | beside)
         return cls(
             graph,
             buffers,
             costing,
             reused,
             beside,
-            _repeated_results(graph, buffers),
+            results,
+            repeated,
             _for_certain(vmem) if is_scarce else vmem,
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
@@ -190,14 +194,24 @@ def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) 
     return min(memory_limit * NEGLIGIBLE_SHARE, held * NEGLIGIBLE_SHARE_HELD)
 
 
-def _repeated_results(graph: Graph, buffers: Buffers) -> frozenset[int]:
-    """Result ops whose value is in the buffer of a result before them, which an argument is not."""
-    taken = {op.results[0] for op in graph.arguments}
-    found = []
-    first = set()
+def _result_buffers(
+    graph: Graph, buffers: Buffers, donated: Set[int]
+) -> tuple[Mapping[int, Op], frozenset[int]]:
+    """Ops of results by their buffers, those of arguments left out; ops of further results in them.
+
+    Args:
+        graph: The program.
+        buffers: Of its values.
+        donated: Buffers that become those of donated arguments.
+    """
+    arguments = {op.results[0] for op in graph.arguments}
+    first: dict[int, Op] = {}
+    repeated = set()
     for op in graph.results:
         owner = buffers.owner[op.operands[0]]
-        if owner in first and owner not in taken and buffers.is_stored[owner]:
-            found.append(op.index)
-        first.add(owner)
-    return frozenset(found)
+        if owner not in arguments and buffers.is_stored[owner]:
+            if owner in first:
+                repeated.add(op.index)
+            first.setdefault(owner, op)
+    own = {owner: op for owner, op in first.items() if owner not in donated | graph.on_host}
+    return own, frozenset(repeated)

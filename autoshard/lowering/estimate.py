@@ -215,7 +215,8 @@ def peak_memory(program: LocalProgram) -> PeakMemory:
     live = np.cumsum(change)
     spans = ((b.start, b.stop, b.num_bytes) for b in program.buffers if b.space is Space.HBM)
     held = allocated_bytes(spans, memory.num_times, is_heap=memory.is_heap)
-    peak = memory.argument_bytes + memory.table_bytes + held
+    outputs = sum(b.num_bytes for b in program.buffers if b.space is Space.OUTPUT)
+    peak = memory.argument_bytes + outputs + memory.table_bytes + held
     changes = np.flatnonzero(np.diff(live, prepend=0))
     return PeakMemory(
         argument_bytes=memory.argument_bytes,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from autoshard.backends import LayoutPolicy
 from autoshard.costing.tiles import tiled_in
+from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.memory_tags import ROWS, WORK
+from autoshard.encoding.memory_tags import ROWS, UNWRITTEN, WORK, WRITTEN
 from autoshard.graph.program import OpKind
 from autoshard.lowering.issued_ranges import IssuedRanges
 from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
@@ -16,6 +18,20 @@ from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.op_times import OpTimes
 from autoshard.lowering.vmem_assignment import SplitBuffers, VmemAssignment
 from autoshard.lowering.waiting_operands import WaitingOperands
+
+_ALLOCATED_THROUGHOUT = {"argument": Space.ARGUMENT, "output": Space.OUTPUT}
+
+
+class _Throughout(NamedTuple):
+    """Results that are allocated throughout, in no argument's buffer, and written as they are kept.
+
+    Args:
+        makers: Ops that make them, and move none of their results for the caller.
+        before: Memory terms of nodes that hold them until they are written.
+    """
+
+    makers: Set[int]
+    before: Set[int]
 
 
 def live_buffers(
@@ -37,20 +53,22 @@ def live_buffers(
         times: When ops run, if not in program order.
     """
     room = encoder.room
-    outside: Sequence[LiveRange] = live_ranges(encoded, decoded, choices, room.indices)
+    outside = live_ranges(encoded, decoded, choices, room.indices)
+    throughout = _throughout(room, encoded, decoded)
+    outside = [one for one in outside if one.term not in throughout.before]
     buffers = encoder.buffers
     order: Sequence[int] = range(len(encoded.graph.ops))
     if times is None:
         outside = [one._replace(start=_started(encoded, one, starts)) for one in outside]
     else:
         issued = IssuedRanges(encoder, encoded, decoded, times, starts)
-        outside = [*map(issued.of, outside)]
+        outside = list(map(issued.of, outside))
         buffers, order = issued.buffers, times.order
     assignment = VmemAssignment.for_plan(room, encoded, decoded, buffers, order, outside, starts)
     split = SplitBuffers(in_hbm=outside) if assignment is None else assignment.split(outside)
     every = [
-        *_buffers(encoded, decoded, order, split.in_hbm),
-        *_buffers(encoded, decoded, order, split.in_vmem, Space.VMEM),
+        *_buffers(throughout, encoded, decoded, order, split.in_hbm),
+        *_buffers(throughout, encoded, decoded, order, split.in_vmem, Space.VMEM),
         *split.short_lived,
     ]
     waits = None
@@ -98,7 +116,23 @@ def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) ->
     return tuple(found)
 
 
+def _throughout(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> _Throughout:
+    before: dict[int, set[int]] = {}
+    moved = set()
+    for number, term in enumerate(encoded.problem.node_memory):
+        if term.tag == UNWRITTEN:
+            result = encoded.maker(term.node)
+            (value,), (taken,) = result.operands, decoded.candidates[result.index].operands
+            maker = room.graph.maker(room.buffers.owner[value]).index
+            before.setdefault(maker, set()).add(number)
+            if taken != decoded.layouts[value]:
+                moved.add(maker)
+    kept = before.keys() - moved
+    return _Throughout(kept, {number for maker in kept for number in before[maker]})
+
+
 def _buffers(
+    throughout: _Throughout,
     encoded: Encoded,
     decoded: Decoded,
     order: Sequence[int],
@@ -112,19 +146,20 @@ def _buffers(
             term = problem.node_memory[number]
             op = encoded.maker(term.node)
             value = (op.results or op.operands)[0]
-            is_here_from_the_start = encoded.is_argument(term)
             kind = "value"
             if decoded.candidates[op.index].streamed is not None and stop == start + 1:
                 kind = "chunks"  # the result is read later than that
-            elif is_here_from_the_start:
+            elif encoded.is_argument(term):
                 kind = "argument"
             elif op.kind is OpKind.ARGUMENT:
                 kind = "copy"  # converted for its readers
+            elif term.tag == WRITTEN and op.index in throughout.makers:
+                kind = "output"
             elif term.tag in {ROWS, WORK}:
                 kind = "work"
         else:
             edge = problem.edges[problem.edge_memory[number - num_nodes].edge]
-            value, kind, is_here_from_the_start = encoded.maker(edge.u).results[0], "copy", False
+            value, kind = encoded.maker(edge.u).results[0], "copy"
             is_shared = edge.v >= len(encoded.ops)
             op = encoded.graph.ops[order[start]] if is_shared else encoded.maker(edge.v)
         yield Buffer(
@@ -132,7 +167,7 @@ def _buffers(
             value=value,
             op=op.index,
             num_bytes=num_bytes,
-            start=start,
+            start=0 if kind == "output" else start,
             stop=stop,
-            space=Space.ARGUMENT if is_here_from_the_start else space,
+            space=_ALLOCATED_THROUGHOUT.get(kind, space),
         )

@@ -15,6 +15,7 @@ class Space(Enum):
     """The memory that a buffer is in."""
 
     ARGUMENT = "argument"
+    OUTPUT = "output"
     HBM = "hbm"
     VMEM = "vmem"
 
@@ -122,10 +123,10 @@ class Buffer:
     """Bytes that a device holds for a part of the program.
 
     Args:
-        kind: `argument`, `value`, `copy` (resharded or converted), `chunks` (panels and sums of a
-            collective matmul) or `work` (what an op holds beside its operands and results: operands
-            in another order, halos, parts of a sum); of a compiled program also `output` and
-            `temporary`.
+        kind: `argument`, `output` (a result in no argument's buffer, allocated throughout),
+            `value`, `copy` (resharded or converted), `chunks` (panels and sums of a collective
+            matmul) or `work` (what an op holds beside its operands and results: operands in another
+            order, halos, parts of a sum); of a compiled program also `temporary`.
         value: Index of the value in the graph of a plan, of working memory the first result of its
             op; -1 in a compiled program.
         op: Index of the op that makes it, of a resharded copy of the op that it is made for; -1 in
@@ -192,8 +193,8 @@ class Memory:
         table_bytes: Of tuple index tables.
         host_bytes: Of what lies in host memory.
         num_times: Points in time that live ranges refer to: `[0, num_times)`.
-        is_heap: Temporaries are placed by the heap simulation, arguments stay allocated throughout;
-            otherwise the peak is the most that is live at once.
+        is_heap: Temporaries are placed by the heap simulation, beside arguments and results that
+            stay allocated throughout; otherwise the peak is the most that is live at once.
         order: Index of the op that runs at each time; empty where that is program order.
     """
 
