@@ -18,6 +18,7 @@ class MemoryPolicy:
         combined_sum_bytes: Bytes of results up to which partial sums that nothing waits for are
             taken in one call; what they sum is held until then. 0: each by itself.
         sums_in_place: An all-reduce writes its result over its operand.
+        results_apart: No temporary takes the memory of a result before that is written.
         reuses_reshaped: An element-wise kernel writes its result over an operand of another shape.
         cse_reshards: Two reshards of a value to one sharding are one copy.
         stores_image_positions: The gradient of a max pool is a window over the image and its
@@ -44,6 +45,7 @@ class MemoryPolicy:
     allocates_in_schedule_order: bool
     combined_sum_bytes: float
     sums_in_place: bool
+    results_apart: bool
     reuses_reshaped: bool
     cse_reshards: bool
     stores_image_positions: bool

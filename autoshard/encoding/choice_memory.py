@@ -386,15 +386,13 @@ class ChoiceMemory:
             if not is_argument or position in kept or op.index not in self.node_by_op:
                 continue
             usage = self._local(value, op, 0, is_result=False)
-            yield NodeMemory(self.node_by_op[op.index], 0, len(room.graph.ops), usage)
+            start = 0 if room.backend.memory.results_apart else op.index
+            yield NodeMemory(self.node_by_op[op.index], start, len(room.graph.ops), usage)
 
     def _unwritten_results(self) -> Iterator[NodeMemory]:
-        """Results until they are written: temporaries take none of their memory.
+        """Results until they are written, where temporaries take none of their memory.
 
         Those that take the buffers of donated arguments are there with these.
-
-        Source: a matmul behind two others that are summed, by libtpu 0.0.52 for a v5e and a v5p and
-            by jaxlib 0.10.2 for a host CPU.
         """
         room = self.room
         for owner, op in room.results.items():

@@ -34,7 +34,8 @@ class DeviceRoom:
         reused: Values that are made in the buffer of a donated argument.
         beside: Values that a loop makes while it reads the donated argument whose buffer they are
             copied to in the end.
-        results: Ops of results by the buffer that they have for themselves, which no argument has.
+        results: Ops of results by the buffers that they have for themselves throughout, where
+            temporaries take none of their memory.
         repeated: Ops of results whose value another result has a buffer with.
         vmem: What is in VMEM.
         indices: Of rows, where they come from other slices.
@@ -86,6 +87,8 @@ class DeviceRoom:
         channels = image_channels(graph) if is_tiled else {}
         reused, beside = facts.donated_results
         results, repeated = _result_buffers(graph, buffers, reused | beside)
+        if not costing.backend.memory.results_apart:
+            results = {}
         return cls(
             graph,
             buffers,

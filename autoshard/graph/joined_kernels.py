@@ -5,7 +5,8 @@ for nothing that the kernel has to finish first: the gradients of a normalizatio
 before it, the largest score of a row. A reduction of rows that its readers repeat along the rows
 again is no end of a kernel (a softmax's maximum); another one is (a loss whose gradient reads the
 sums of rows). What reads the same tensor as an op that joins a matmul's kernel is written by that
-kernel too, unless the matmul waits for it (recomputed softmax weights, with their gradient).
+kernel too, unless the matmul waits for it (recomputed softmax weights, with their gradient). Beside
+matmuls, ops that reduce or write what they make of the same tensor run in one kernel.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class JoinedKernels:
         self._graph, self._softmaxes, self._longest_row = graph, softmaxes, longest_row
         self._there = there_at(graph)
         self._given = {*at_products, *(op.operands[0] for op in graph.results)}
-        self._reducing: dict[int, _Kernel] = {}  # by value read, the last kernel that only reduces
+        self._through: dict[int, _Kernel] = {}  # by value, the last kernel that goes through it
         self._last_of: dict[int, int] = {}  # by kernel, the last op that joined it
         self._reading: dict[int, list[Op]] = {}  # by value read, element-wise ops that write
         self._kernels = {  # by value made in it
@@ -94,8 +95,8 @@ class JoinedKernels:
         if kernel and goes_on and kernel.is_product:
             kernel = kernel if op.is_sum or self._joins_product(op) else None
             goes_on = kernel is None or self._is_of_rows(op, stored)
-        if kernel is None and is_reduction and not goes_on:
-            kernel = self._last(op, sources, num_elements, self._reducing)
+        if kernel is None and not goes_on:
+            kernel = self._last(op, sources, num_elements, self._through)
         if kernel and kernel.is_product:
             self._join_beside(kernel, sources)
         elif is_written:
@@ -108,12 +109,15 @@ class JoinedKernels:
             if goes_on or is_written:
                 found.at_hand.add(result)
                 self._kernels[result] = found
-            else:
-                self._reducing.update(dict.fromkeys(sources, found))
+            if not goes_on:
+                self._through.update(dict.fromkeys(sources, found))
             return frozenset()
         self.by_op[op.index] = kernel.start
         self._last_of[kernel.start] = op.index
         at_hand = kernel.at_hand & sources
+        if not kernel.is_product and not goes_on:
+            kernel.at_hand.update(sources)
+            self._through.update(dict.fromkeys(sources, kernel))
         if goes_on or not is_reduction:
             kernel.at_hand.add(result)
             self._kernels[result] = kernel

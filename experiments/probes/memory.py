@@ -39,6 +39,37 @@ def _buffers_of(bench: Bench, between: Callable[[Any], Any]) -> int:
     return found
 
 
+def results_apart(bench: Bench) -> bool:
+    """Three matmuls in a row, of whose last results a number is left, and one result of the size.
+
+    Where temporaries may take the memory of the result, they take that of one matrix less than
+    beside a result of a few bytes.
+    """
+
+    def summed(left: Any, right: Any) -> Any:
+        first = left @ right
+        second = jnp.sin(first) @ right
+        third = jax.lax.optimization_barrier(jnp.cos(second) @ first)
+        return jnp.sum(jnp.sin(third))
+
+    def late(_: Pin, left: Any, right: Any) -> Any:
+        return (left * summed(left, right)) @ right
+
+    def small(_: Pin, left: Any, right: Any) -> Any:
+        return jnp.sum(jnp.tanh((left * summed(left, right)) @ right), axis=0)
+
+    square = Array((_SIDE, _SIDE))
+    mesh = f"data={bench.num_devices}"
+    with_result, without = (
+        bench.compile(program, square, square, mesh=mesh).ahead.memory["temp"]
+        for program in (late, small)
+    )
+    fewer = round((without - with_result) / (4 * _SIDE**2))
+    if fewer not in (0, 1):
+        raise InconclusiveError(f"temporaries take {fewer} matrices less")
+    return fewer == 0
+
+
 def combined_sum_bytes(bench: Bench) -> int:
     """Gradients of 72 weights of 1 MiB, summed over all devices: the largest call."""
 
@@ -68,6 +99,7 @@ def combined_sum_bytes(bench: Bench) -> int:
 
 PROBES = (
     Probe(record="fusion.normalizes_at_once", unit="boolean", measure=normalizes_at_once),
+    Probe(record="memory.results_apart", unit="boolean", measure=results_apart),
     Probe(
         record="memory.combined_sum_bytes",
         unit="bytes",

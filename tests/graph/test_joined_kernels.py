@@ -113,6 +113,29 @@ def test_reductions_of_the_same_tensor_are_one_kernel() -> None:
     assert joined(sums, (256, 512)) == [None, "reduce"]
 
 
+def operands_beside(a: Any, b: Any, weight: Any, rows: Any, *, is_summed_first: bool) -> Any:
+    wide = jax.lax.erf(a.astype(jnp.float32)) * jax.lax.erf(b.astype(jnp.float32))
+    total = jnp.sum(wide, axis=0) if is_summed_first else None
+    made = wide.astype(jnp.bfloat16)
+    products = made @ weight, made.T @ rows
+    return products, jnp.sum(wide, axis=0) if total is None else total
+
+
+@pytest.mark.parametrize("is_summed_first", [False, True])
+def test_what_matmuls_read_is_written_by_the_kernel_that_reduces_the_same_tensors(
+    *, is_summed_first: bool
+) -> None:
+    """Source: the same programs in float32[8192, 4096] by libtpu 0.0.52 for a v5e."""
+    shapes = ((512, 512), (512, 512), (512, 128), (512, 128))
+    function = partial(operands_beside, is_summed_first=is_summed_first)
+    graph, buffers = found(function, *shapes)
+    (total,) = (op for op in graph.ops if op.name == "reduce")
+    made = next(op for op in graph.ops if op.name == "convert" and buffers.is_stored[op.results[0]])
+    first, second = sorted((total.index, made.index))
+    assert buffers.joined == {second: first}
+    assert not any(read.num_bytes for read in buffers.reads[second])
+
+
 def test_unless_one_waits_for_the_other() -> None:
     def variance(x: Any) -> Any:
         wide = x.astype(jnp.float32)
