@@ -276,3 +276,18 @@ def test_an_encoder_counts_gaps_as_scarce_as_memory_is(
     graph = program.graph(program.elementwise(program.argument(64, 64), name="tanh"))
     room = encoder_for(graph, "x=2", hardware=hardware, is_scarce=is_scarce).room
     assert (room.is_scarce, room.overhead) == (is_scarce, expected)
+
+
+def test_on_a_tpu_no_temporary_takes_the_memory_of_a_result() -> None:
+    """Source: the probe of `results_apart`."""
+
+    def late(x: Any, w: Any) -> Any:
+        first = x @ w
+        second = jnp.sin(first) @ w  # its kernel multiplies and sums
+        return (x * jnp.sum(second * first, axis=(1, 2), keepdims=True)) @ w
+
+    square = jax.ShapeDtypeStruct((2, 8192, 8192), "float32")
+    graph, wishes = exported(late, square, square, mesh="x=2")
+    memory = plan(graph, "x=2", wishes, None, "tpu-v5e").account.memory
+    assert memory.peak_bytes == pytest.approx(4 * 4 * 8192**2, rel=0.01)  # the first one, too
+    assert ("output", 0, len(graph.ops)) in {(one.kind, one.start, one.stop) for one in memory.held}
