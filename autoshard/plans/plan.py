@@ -94,9 +94,9 @@ class HeldTensor:
 
     Args:
         name: As in `LiveTensor`.
-        kind: `argument`, `value`, `copy` (of a value, sharded otherwise for one reader), `panels`
-            (of a product that runs in steps) or `work` (working memory of an op, such as operands
-            in another order).
+        kind: `argument`, `output` (a result whose memory no temporary takes), `value`, `copy` (of a
+            value, sharded otherwise for one reader), `panels` (of a product that runs in steps) or
+            `work` (working memory of an op, such as operands in another order).
         source: Where it is made; of a copy, where it is read.
         type_text: `f32[8, 16]`.
         sharding: Of the value; a copy has another.
