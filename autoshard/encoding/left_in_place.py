@@ -7,7 +7,6 @@ from autoshard.graph.program import Graph, Op, OpClass
 
 _SUMS = frozenset({OpClass.MATMUL, OpClass.REDUCE})
 _STACKS = frozenset({"concatenate", "reshape"})
-_SLICES = frozenset({"dynamic_slice", "slice"})
 
 
 def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
@@ -32,17 +31,19 @@ def is_left_in_place(graph: Graph, op: Op, position: int) -> bool:
     if op.op_class in _SUMS:
         makers = map(graph.maker, before_lowering(graph, op, value))
         return all(maker.equation == op.equation for maker in makers)
-    return op.name == "reshape" and producer.name in _SLICES
+    return op.name == "reshape" and producer.name == "slice"
 
 
 def is_within_equation(graph: Graph, op: Op, position: int) -> bool:
     """True of an operand that one equation makes and goes on with element by element.
 
-    No constraint can stand between the two: what is looked up and filled where out of bounds.
+    No constraint can stand between the two: what is looked up and filled where out of bounds, what
+    a run of a loop takes of a stack and reshapes.
     """
     producer = graph.maker(op.operands[position])
     is_one = op.equation != "" and op.equation == producer.equation
-    return is_one and op.op_class is OpClass.ELEMENTWISE
+    is_taken = op.name == "reshape" and producer.name == "dynamic_slice"
+    return is_one and (is_taken or op.op_class is OpClass.ELEMENTWISE)
 
 
 def _is_stacked(op: Op, producer: Op) -> bool:

@@ -589,7 +589,9 @@ def plans(draw: st.DrawFn) -> PlanData:
             held=tuple(
                 HeldTensor(
                     name=draw(_text),
-                    kind=draw(st.sampled_from(["argument", "output", "value", "copy", "panels", "work"])),
+                    kind=draw(
+                        st.sampled_from(["argument", "output", "value", "copy", "panels", "work"])
+                    ),
                     source=draw(_text),
                     type_text=draw(_text),
                     sharding=some_sharding(),

@@ -50,7 +50,7 @@ def test_what_a_run_takes_of_a_stack_is_moved_after_its_reshape(hardware: str) -
     (reshape,) = (graph.ops[index] for index in graph.consumers[piece.results[0]])
     decoded = solution.decoded
     assert reshape.name == "reshape"
-    assert is_left_in_place(graph, reshape, 0)
+    assert is_within_equation(graph, reshape, 0)
     assert decoded.candidates[reshape.index].operands == (decoded.layouts[piece.results[0]],)
     (moved,) = solution.account.collectives
     assert moved.kind == "all-to-all"
