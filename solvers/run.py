@@ -78,7 +78,7 @@ class Run:
         return most if self.deadline is None else min(share * (self.deadline - self.began), most)
 
     def grace_seconds(self) -> float:
-        """What lanes have to return in, before the deadline is missed."""
+        """Seconds that lanes have to return in before the deadline is missed."""
         return self.share_of_limit(0.005, 0.5)
 
     def is_done(self) -> bool:

@@ -34,7 +34,7 @@ from autoshard.sharding import HOST_MEMORY, Sharding
 
 
 class PlannedFunction:
-    """What `jax.jit` gives, with the shardings of a plan: call it, or `lower` it.
+    """A function under `jax.jit` with the shardings of a plan: call it, or `lower` it.
 
     It is built on the first call, when the trees of arguments and results are known. Where every
     leaf is an array, arguments go to one `jax.jit` function as they are. Keyword arguments,

@@ -196,16 +196,16 @@ class ChoiceMemory:
             bits: Of an element, where they are not as many as the value's own.
         """
         candidates = self.candidates[op.index]
-        is_argument = op.kind is OpKind.ARGUMENT or (not is_result and op.kind is OpKind.RESULT)
-        is_argument = is_argument or (is_result and value.index in self.room.results)
+        is_output = value.index in self.room.results if is_result else op.kind is OpKind.RESULT
+        is_temporary = op.kind is not OpKind.ARGUMENT and not is_output
         lies = self.room.channels.get(value.index), value.index in self.room.rows
 
         def held() -> IntArray:
             layouts = [c.side(is_result=is_result)[place] for c in candidates]
-            local = self.room.held_bytes if is_argument else self.room.local_bytes
+            local = self.room.local_bytes if is_temporary else self.room.held_bytes
             return _of_each(layouts, lambda layout: local(value, layout, bits))
 
-        key = (is_result, place, is_argument, value.shape, value.bits, bits, lies)
+        key = (is_result, place, is_temporary, value.shape, value.bits, bits, lies)
         return self._held.get(held, candidates, key=key)
 
     def _on_their_way(self) -> Iterator[NodeMemory]:

@@ -87,15 +87,13 @@ class DeviceRoom:
         channels = image_channels(graph) if is_tiled else {}
         reused, beside = facts.donated_results
         results, repeated = _result_buffers(graph, buffers, reused | beside)
-        if not costing.backend.memory.results_apart:
-            results = {}
         return cls(
             graph,
             buffers,
             costing,
             reused,
             beside,
-            results,
+            results if costing.backend.memory.results_apart else {},
             repeated,
             _for_certain(vmem) if is_scarce else vmem,
             PaddedIndices.of(graph, costing),

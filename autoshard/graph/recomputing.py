@@ -102,7 +102,7 @@ def is_cheaper_stored(
     )
     num_bytes = (moved_more + others) / max(1, num_elements) + _KERNEL_BYTES
     most = round(fusion.recomputed_ops * num_bytes / _PROBED_BYTES)
-    return sum(made.ops.values()) > max(1, most)
+    return sum(made.ops.values()) > most
 
 
 def is_quantized(graph: Graph, value: Value, made: Computed, fusion: FusionPolicy) -> bool:

@@ -29,14 +29,14 @@ class TriedMesh:
 
 
 MESH_OUTCOMES = ("chosen", "no better", "bound", "memory", "alike", "impossible", "no time")
-"""What becomes of a mesh: it is the plan's; a plan was made and costs no less; none can cost less;
+"""Outcomes of a mesh: it is the plan's; a plan was made and costs no less; none can cost less;
 none fits; it has the links of another one; the machine, the program or what was asked rules it out;
 time was up first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshSearch:
-    """How a plan's mesh was found.
+    """The search that found a plan's mesh.
 
     Args:
         num_devices: Of every mesh considered.
