@@ -76,6 +76,8 @@ class ElementPasses:
         plain_reduced: Taken up by one reduction of what lies in memory as it is.
         product_narrowed: Written by matmuls in less than 4 bytes; None where as many as are
             `narrowed`.
+        written: Of 4 bytes and more, written to HBM by what is no matmul; None where memory is
+            always slower.
     """
 
     read_bytes: BytesPerSecond
@@ -83,6 +85,7 @@ class ElementPasses:
     narrowed: ElementsPerSecond
     plain_reduced: ElementsPerSecond
     product_narrowed: ElementsPerSecond | None = None
+    written: ElementsPerSecond | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,12 +43,8 @@ _PCIE = (
     "default until calibrated"
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
-_PASSES = "; passes of elements: libtpu 0.0.52, experiments.probes.elements, 2026-11-27"
-_STREAMED = (
-    "; shares of streamed accesses: estimated_cycles, of products, element-wise ops and copies of"
-    " rows by experiments.probes.elements with libtpu 0.0.52; others of training steps with libtpu"
-    " 0.0.42, for a v4 and a v6e of single kernels with libtpu 0.0.52"
-)
+_PASSES = "; passes of elements: libtpu 0.0.52, experiments.probes.elements, 2026-12-01"
+_STREAMED = "; shares of streamed accesses: libtpu 0.0.52, experiments.probes.elements, 2026-12-01"
 _TPU_LAUNCH = (
     "launch: least estimated_cycles of a fusion, 618 on a v4, 1,820 on a v5e, 2,120 on a v5p and a"
     " v6e, 2,300 on a TPU7x, libtpu 0.0.52"
@@ -211,14 +207,14 @@ V4 = _tpu(
     host_source="407 GB per host of 4 chips, ct4p-hightpu-4t",
     streamed=StreamedAccess(
         products=0.74,
-        elementwise=0.765,
-        copies=0.49,
-        conversions=0.4,
+        elementwise=0.768,
+        copies=0.468,
+        conversions=0.395,
         fills=0.52,
         row_copies=0.67,
         held_row_copies=0.89,
     ),
-    passes=ElementPasses(read_bytes=8.98e11, kept=2.45e11, narrowed=2.39e11, plain_reduced=1.65e11),
+    passes=ElementPasses(read_bytes=8.98e11, kept=2.36e11, narrowed=2.38e11, plain_reduced=1.65e11),
     cubes=True,
 )
 V5E = _tpu(
@@ -243,14 +239,14 @@ V5E = _tpu(
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
         products=0.72,
-        elementwise=0.803,
-        copies=0.4,
-        conversions=0.32,
+        elementwise=0.807,
+        copies=0.38,
+        conversions=0.321,
         fills=0.33,
         row_copies=0.57,
         held_row_copies=1.0,
     ),
-    passes=ElementPasses(read_bytes=6.44e11, kept=2.41e12, narrowed=1.72e11, plain_reduced=7.14e10),
+    passes=ElementPasses(read_bytes=6.44e11, kept=2.41e12, narrowed=1.7e11, plain_reduced=7.13e10),
     cubes=False,
 )
 V5P = _tpu(
@@ -274,13 +270,13 @@ V5P = _tpu(
     host_source="448 GB per host of 4 chips, ct5p-hightpu-4t",
     streamed=StreamedAccess(
         products=0.605,
-        elementwise=0.714,
-        copies=0.25,
-        conversions=0.25,
-        fills=0.23,
+        elementwise=0.718,
+        copies=0.295,
+        conversions=0.245,
+        fills=0.229,
         row_copies=0.44,
     ),
-    passes=ElementPasses(read_bytes=1.91e12, kept=5.27e12, narrowed=5.24e11, plain_reduced=1.67e11),
+    passes=ElementPasses(read_bytes=1.91e12, kept=5.27e12, narrowed=5.2e11, plain_reduced=1.67e11),
     cubes=True,
 )
 V6E = _tpu(
@@ -305,18 +301,19 @@ V6E = _tpu(
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
         products=0.82,
-        elementwise=0.935,
-        copies=0.32,
-        conversions=0.24,
+        elementwise=0.89,
+        copies=0.292,
+        conversions=0.239,
         fills=0.21,
         row_copies=0.44,
     ),
     passes=ElementPasses(
         read_bytes=6.39e12,
         kept=2.62e12,
-        narrowed=2.95e11,
-        plain_reduced=8.7e10,
+        narrowed=3.1e11,
+        plain_reduced=8.8e10,
         product_narrowed=1.34e13,
+        written=3.81e12,
     ),
     cubes=False,
 )
@@ -341,6 +338,23 @@ TPU7X = _tpu(
     host_bytes=120_000_000_000,
     host_source="960 GB per host of 4 chips, tpu7x-standard-4t",
     ring_orders=_7X_RINGS,
+    streamed=StreamedAccess(
+        products=0.71,
+        elementwise=0.907,
+        copies=0.199,
+        conversions=0.486,
+        fills=0.56,
+        row_copies=1.0,
+        held_row_copies=0.27,
+    ),
+    passes=ElementPasses(
+        read_bytes=3.15e12,
+        kept=2.13e12,
+        narrowed=6.19e11,
+        plain_reduced=5.97e11,
+        product_narrowed=8.44e11,
+        written=4.35e12,
+    ),
     cubes=True,
     devices_per_chip=2,
     chip_link=Link(

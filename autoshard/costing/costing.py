@@ -125,10 +125,13 @@ class Costing(MoveCosts):
         if passes is None or not bits:
             return written
         elements, speed = local * 8.0 / bits, self.memory_speed(op_class)
+        is_product = op_class is OpClass.MATMUL
         if bits < 32:
-            of_product = passes.product_narrowed if op_class is OpClass.MATMUL else None
+            of_product = passes.product_narrowed if is_product else None
             return np.asarray(written + elements * speed / (of_product or passes.narrowed))
-        return np.where(written, written, elements * speed / passes.kept)
+        slower = speed / passes.written if passes.written and not is_product else 0.0
+        beside = written * (1.0 + slower * 8.0 / bits)
+        return np.where(written, beside, elements * speed / passes.kept)
 
     def moved_bytes(self, local: FloatArray, bits: int) -> FloatArray:
         """float64[n]: as how many bytes it counts to read and write so many, in order."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from experiments.probes.bench import Array, Bench, cycles
 
 _LARGE, _SMALL = (16_384, 4_096), (2_048, 2_048)  # in HBM; in VMEM between two kernels
 _TABLE_ROWS, _HELD_ROWS = 2_000_000, 25_000  # in HBM; in VMEM
+_STACK = (8, 512, 1_024)  # a TPU7x leaves larger copies to its SparseCores
 _TALL = (262_144, 256)  # in HBM; a matmul's arithmetic takes less than memory
 _WIDTH = 64  # half of the lanes
 _HEADS = (16, 512, 64)  # batch, rows of either operand, summed: a small part of what is written
@@ -30,26 +32,44 @@ _KI = 1024
 
 
 def element_cycles(bench: Bench) -> dict[str, float]:
-    """Cycles for 1,024 elements: read and written in float32, and what comes to these."""
+    """Cycles for 1,024 elements: moved in float32 by a kernel of five, and what comes to these."""
     wide = Array(_LARGE)
     two, four = (
         _taken(bench, lambda a, b: a * b + 1, wide, wide),
         _taken(bench, lambda a, b, c, d: a * b + c * d, wide, wide, wide, wide),
     )
-    read = (four - two) / 2
-    narrowed = _taken(bench, lambda a: (2 * a).astype(jnp.bfloat16), wide) - 1.5 * read
-    reduced = _taken(bench, lambda a: (a * a).sum(1), wide) - read
-    plain = _taken(bench, lambda a: a.sum(1), wide) - read
+    moved = four / 5
+    narrowed = _taken(bench, lambda a: (2 * a).astype(jnp.bfloat16), wide) - 1.5 * moved
+    reduced = _taken(bench, lambda a: (a * a).sum(1), wide) - moved
+    plain = _taken(bench, lambda a: a.sum(1), wide) - moved
     kept = _between(bench, 2)
     read_kept = _between(bench, 3) - kept
     return {
-        "read": read,
-        "written to HBM": two - 2 * read,
+        "moved": moved,
+        "written to HBM beside": two - 3 * moved,
         "read from VMEM": read_kept,
         "written to VMEM": kept - 2 * read_kept,
         "narrowed": narrowed,
         "reduced": reduced,
         "reduced as it lies": plain,
+    }
+
+
+def streamed_shares(bench: Bench) -> dict[str, float]:
+    """Shares of the memory bandwidth of copies, conversions and fills.
+
+    Of copies: the mean of two that exchange the last dimensions, of 2 and of 4 bytes an element.
+    """
+    count, whole = prod(_STACK), prod(_LARGE)
+    turned = [
+        _share(bench, 2 * count * size, lambda a: a.transpose(0, 2, 1), Array(_STACK, dtype))
+        for size, dtype in ((2, "bfloat16"), (4, "float32"))
+    ]
+    wide, scalar = Array(_LARGE), Array(())
+    return {
+        "copies": sum(turned) / 2,
+        "conversions": _share(bench, 6 * whole, lambda a: a.astype(jnp.bfloat16), wide),
+        "fills": _share(bench, 4 * whole, lambda a: jnp.broadcast_to(a, _LARGE), scalar),
     }
 
 
@@ -98,11 +118,22 @@ def narrowed_by_products(bench: Bench) -> float:
 
 
 def _taken(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
-    """Cycles of the one kernel that computes a function."""
+    """Cycles for 1,024 elements of the one kernel that computes a function."""
+    return _kernel_cycles(bench, function, *arguments) * _KI / prod(_LARGE)
+
+
+def _share(bench: Bench, num_bytes: int, function: Callable[..., Any], argument: Array) -> float:
+    """Share of the memory bandwidth of the one kernel that moves so many bytes."""
+    machine = get_hardware(bench.target.hardware)
+    seconds = _kernel_cycles(bench, function, argument) / (machine.compute.clock_hertz or 1)
+    return num_bytes / seconds / machine.memory.bytes_per_second
+
+
+def _kernel_cycles(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
     mesh = f"d={bench.num_devices}"
     compiled = bench.compile(lambda _, *values: function(*values), *arguments, mesh=mesh)
     (spent,) = filter(None, map(cycles, compiled.entry))
-    return spent * _KI / (_LARGE[0] * _LARGE[1])
+    return spent
 
 
 def _between(bench: Bench, num_operands: int) -> float:
@@ -131,15 +162,18 @@ def main() -> None:
         assert clock is not None
         found = element_cycles(bench)
         print(target, ", ".join(f"{name} {spent:.2f}" for name, spent in found.items()))
-        share = 4 * _KI * clock / found["read"] / machine.memory.bytes_per_second
+        share = 4 * _KI * clock / found["moved"] / machine.memory.bytes_per_second
         narrowed = (found["narrowed"] + found["reduced"]) / 2
         rates = {
+            "written": found["written to HBM beside"],
             "kept": found["written to VMEM"],
             "narrowed": narrowed,
             "plain_reduced": found["reduced as it lies"],
         }
         rates["product_narrowed"] = narrowed_by_products(bench)
         told = ", ".join(f"{name} {_KI * clock / spent:.3g}/s" for name, spent in rates.items())
+        streamed = streamed_shares(bench).items()
+        told += "; " + ", ".join(f"{name} {share:.3f}" for name, share in streamed)
         told += f", read_bytes {4 * _KI * clock / found['read from VMEM']:.3g}/s"
         shares = [f"{row_copy_share(bench, rows):.2f}" for rows in (_TABLE_ROWS, _HELD_ROWS)]
         told += f"; copies of rows {shares[0]} of the bandwidth, held {shares[1]}"

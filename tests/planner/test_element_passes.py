@@ -134,6 +134,17 @@ def test_optimizer_outputs_larger_than_vmem_are_written_to_hbm() -> None:
     assert seconds[0] == pytest.approx(side * side * 3 * 4 / WRITE_SPEED + LAUNCH)
 
 
+@pytest.mark.parametrize("machine", ["tpu-v6e", "tpu7x"])
+def test_wide_elements_pass_before_they_are_written_to_hbm(machine: str) -> None:
+    chip, side = get_hardware(machine), 4 * SIDE
+    assert chip.compute.passes is not None
+    assert chip.compute.passes.written is not None
+    _, seconds = prices(updated_state(side), OpClass.ELEMENTWISE, machine=chip)
+    speed = memory_efficiency(chip, "elementwise") * chip.memory.bytes_per_second
+    expected = side**2 * (3 * 4 / speed + 1 / chip.compute.passes.written)
+    assert seconds[0] == pytest.approx(expected + chip.compute.kernel_launch_seconds)
+
+
 def test_a_reduction_passes_elements_beside_reading_them() -> None:
     _, seconds = prices(summed(), OpClass.REDUCE)
     passed = ELEMENTS / PASSES.plain_reduced + 4 * ELEMENTS / WRITE_SPEED
@@ -193,8 +204,16 @@ def window_seconds(machine: Hardware, arithmetic: float) -> float:
     return float(cycles * (arithmetic / machine.compute.clock_hertz) ** 0.5)
 
 
-def on_a_7x(graph: Graph, op_class: OpClass) -> float:
-    return float(prices(graph, op_class, machine=get_hardware("tpu7x"))[1][0])
+TPU7X = get_hardware("tpu7x")
+UNBOUND = replace(
+    TPU7X,
+    compute=replace(TPU7X.compute, passes=None),
+    memory=replace(TPU7X.memory, streamed=None),
+)
+
+
+def on_unbound(graph: Graph, op_class: OpClass) -> float:
+    return float(prices(graph, op_class, machine=UNBOUND)[1][0])
 
 
 def one_product() -> Graph:
@@ -204,11 +223,10 @@ def one_product() -> Graph:
 
 def test_where_the_vector_unit_is_no_bound_an_update_takes_the_whole_bandwidth() -> None:
     graph = updated_with_its_gradient()
-    both = on_a_7x(graph, OpClass.MATMUL) + on_a_7x(graph, OpClass.ELEMENTWISE)
-    machine = get_hardware("tpu7x")
-    flops = 2 * SIDE**3 / machine.compute.matmul.float32
-    moved = 2 * 4 * ELEMENTS / machine.memory.bytes_per_second  # the state, read and written
-    start = machine.compute.kernel_launch_seconds + window_seconds(machine, flops)
+    both = on_unbound(graph, OpClass.MATMUL) + on_unbound(graph, OpClass.ELEMENTWISE)
+    flops = 2 * SIDE**3 / UNBOUND.compute.matmul.float32
+    moved = 2 * 4 * ELEMENTS / UNBOUND.memory.bytes_per_second  # the state, read and written
+    start = UNBOUND.compute.kernel_launch_seconds + window_seconds(UNBOUND, flops)
     assert both == pytest.approx(flops + moved + start, rel=0.02)
 
 
@@ -217,8 +235,8 @@ def test_there_other_ops_than_updates_take_their_time_with_a_product() -> None:
     made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
     tanh = program.elementwise(made, name="tanh")
     graph = program.graph(program.matmul(tanh, program.argument(SIDE, SIDE)))
-    both = on_a_7x(graph, OpClass.MATMUL) + on_a_7x(graph, OpClass.ELEMENTWISE)
-    assert both > on_a_7x(one_product(), OpClass.MATMUL) + LAUNCH / 2
+    both = on_unbound(graph, OpClass.MATMUL) + on_unbound(graph, OpClass.ELEMENTWISE)
+    assert both > on_unbound(one_product(), OpClass.MATMUL) + LAUNCH / 2
 
 
 MACHINES = pytest.mark.parametrize(
