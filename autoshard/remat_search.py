@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.constraints import ResidualTerm
@@ -19,6 +19,7 @@ from autoshard.planning.searches import Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ON_HOST, Residual, ResidualChoice, TriedResiduals
+from autoshard.remat.forward_op import ForwardOp
 from autoshard.remat.forward_ops import forward_ops, same_equations, value_paths
 from autoshard.remat.joint_program import JointProgram
 
@@ -121,12 +122,7 @@ class RematSearch:
         traced = whole.traced
         selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
         asked = asked_states(ops, self.terms, selectable)
-        least = tuple(
-            one.name + ON_HOST * (asked.get(position) == (HOST,))
-            for position, op in enumerate(ops)
-            if not op.may_repeat or asked.get(position) in ((KEEP,), (HOST,))
-            for one in op.results
-        )
+        least = _leanest(ops, asked)
         lean = self._planned(least)
         if lean.solution is None:
             return None
@@ -246,6 +242,27 @@ class RematSearch:
         tried = _Tried(kept, choices, program, solution)
         self._tried.append(tried)
         return tried
+
+
+def _leanest(ops: Sequence[ForwardOp], asked: Mapping[int, Collection[int]]) -> tuple[str, ...]:
+    """Names of what is kept where all is computed again that frees memory.
+
+    Args:
+        ops: The forward ops of the program.
+        asked: By forward op, the states that users leave to choose.
+    """
+
+    def stays(position: int, op: ForwardOp) -> bool:
+        if position in asked:
+            return asked[position] in ((KEEP,), (HOST,))
+        return op.is_read_next or not op.may_repeat
+
+    return tuple(
+        one.name + ON_HOST * (asked.get(position) == (HOST,))
+        for position, op in enumerate(ops)
+        if stays(position, op)
+        for one in op.results
+    )
 
 
 def _local_bytes(

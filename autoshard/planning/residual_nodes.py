@@ -90,6 +90,7 @@ def with_residual_nodes(
         tuple(map(tuple, tables.kept_bytes)),
         tuple(map(tuple, tables.again)),
         program.lean_choices,
+        tuple(fused),
     )
 
 

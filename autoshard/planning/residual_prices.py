@@ -38,8 +38,9 @@ class ResidualPrices:
 
         In the forward pass it costs what it does where it is kept, or where nothing is: it may be
         fused with its readers there. Then they cost more, in place of the op that began the kernel.
+        What the lean program does not compute again costs as much as it does once.
         """
-        copied = _equation(op, self.lean.values.copied)
+        copied = _equation(op, self.lean.values.copied) or op.path
         copies = {node: copy for node, _, copy in self._prices(op.path, copied)}
         for node, kept, fused in self._forward_prices[position]:
             once = np.minimum(kept, fused)

@@ -29,6 +29,7 @@ class ResidualProblem:
         kept_bytes: Per op, what keeping it takes, by node that decides.
         again_costs: Per op, picoseconds of computing it again, likewise.
         lean_choices: By node, its choice in a plan of the program that keeps the least.
+        fused: Per op, whether its readers compute it: it is kept where its operands are.
     """
 
     problem: Problem
@@ -37,6 +38,7 @@ class ResidualProblem:
     kept_bytes: tuple[tuple[tuple[int, IntArray], ...], ...]
     again_costs: tuple[tuple[tuple[int, IntArray], ...], ...]
     lean_choices: Mapping[int, int]
+    fused: tuple[bool, ...]
 
     def within(self, memory_limit: int | None) -> Problem:
         """The problem where a device may hold so many bytes; None for no limit."""
@@ -83,6 +85,7 @@ class ResidualProblem:
                 states[position] = HOST
             elif any(one.name in kept for one in op.results):
                 states[position] = KEEP
+                needed.update(op.operands if self.fused[position] else ())
             else:
                 states[position] = AGAIN
                 needed.update(op.operands)

@@ -45,6 +45,8 @@ class ForwardOp:
         may_repeat: The backward pass may compute it again.
         pass_index: Of the forward pass that it belongs to.
         segment: Of that pass; what one segment computes again is there at one time.
+        is_read_next: The backward pass begins with that segment: computing all of it again frees
+            nothing.
         stack_length: Of the stacks of a scan; None without a scan.
     """
 
@@ -54,6 +56,7 @@ class ForwardOp:
     may_repeat: bool
     pass_index: int
     segment: int
+    is_read_next: bool
     stack_length: int | None
 
     @property

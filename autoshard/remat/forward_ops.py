@@ -84,6 +84,8 @@ class _Reader:
         """Add the forward ops of one graph."""
         labels, place = _labels(graph), dict[Var, int]()
         needed, required = _needed(graph), frozenset(graph.required)
+        # A scan makes all its stacks before the reverse one reads any.
+        ends = graph.segments[-1:] if graph.stack_length is None else ()
 
         def add(eqn: JaxprEqn | None, made: list[Var], *, may_repeat: bool, segment: int) -> None:
             source = "" if eqn is None else self.sources.line(eqn)
@@ -112,6 +114,7 @@ class _Reader:
                     may_repeat=may_repeat,
                     pass_index=number,
                     segment=segment,
+                    is_read_next=segment in ends,
                     stack_length=graph.stack_length,
                 )
             )

@@ -92,7 +92,7 @@ class UnrolledPass:
         held = [
             v
             for v in dict.fromkeys((*starts, *after))
-            if is_array(v) and maker.get(v) not in constants
+            if is_array(v) and maker.get(v) not in constants and v not in self._zeros
         ]
         atom_of: dict[Var, Any] = {var: Var(var.aval) for var in held}
         barrier = _barrier(held, [atom_of[var] for var in held], like=block[0])
@@ -102,6 +102,13 @@ class UnrolledPass:
         """The value that a cotangent is broadcast from; compilers write what a barrier takes."""
         source = self._broadcast_from.get(cotangent)
         return cotangent if source is None else self._narrowest(source)
+
+    @cached_property
+    def _zeros(self) -> Set[Var]:
+        """Constant arrays among cotangents, such as the zeros that gradients are added to."""
+        eqns = [eqn for _, eqn in self.reads]
+        made = (var for position in constant_equations(eqns) for var in eqns[position].outvars)
+        return {var for var in made if getattr(var.aval, "shape", ())}
 
     @cached_property
     def _broadcast_from(self) -> dict[Var, Var]:

@@ -334,7 +334,8 @@ def test_states_lie_there_beside_residuals_that_are_chosen() -> None:
             return x + hidden @ w["down"].astype(jnp.bfloat16), None
 
         x, _ = jax.lax.scan(layer, batch.astype(jnp.bfloat16), params["layers"])
-        return jnp.mean((x @ params["head"].astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+        head = checkpoint_name(params["head"].astype(jnp.bfloat16), "head")
+        return jnp.mean((x @ head).astype(jnp.float32) ** 2)
 
     optimizer = optax.adamw(1e-2)
 
@@ -353,7 +354,10 @@ def test_states_lie_there_beside_residuals_that_are_chosen() -> None:
         hardware="tpu-v5e",
         donate_argnums=(0, 1),
         baselines=False,
-        constraints=[Offload("state**"), Offload("params**"), Recompute("hidden")],
+        constraints=[
+            *(Offload(f"{name}**") for name in ("state", "params")),
+            *(Recompute(name) for name in ("hidden", "head")),
+        ],
     )
     assert plan.data.residuals is not None
     assert plan.data.offloaded is not None

@@ -258,6 +258,27 @@ def test_no_broadcast_cotangent_stands_behind_a_barrier() -> None:
     assert "broadcast_in_dim" not in [maker.get(variable) for variable in held]
 
 
+def test_the_zeros_that_a_gradient_is_added_to_pass_no_barrier() -> None:
+    def loss(table: jax.Array, x: jax.Array) -> Any:
+        rows = table[jnp.argsort(jnp.sin(x))]
+        return jnp.mean(jnp.tanh(rows @ rows.T) @ rows)
+
+    shapes = jax.ShapeDtypeStruct((8, 4), jnp.float32), jax.ShapeDtypeStruct((6,), jnp.float32)
+    joint = JointProgram.of(jax.make_jaxpr(jax.grad(loss))(*shapes))
+    (graph,) = joint.graphs
+    all_but_indices = [v for v in graph.required if v.aval.shape != (6, 1)]
+    lean = joint.keeping([f"0:{graph.names[v]}" for v in all_but_indices]).jaxpr
+    held = [
+        variable
+        for eqn in lean.eqns
+        if eqn.primitive.name == "optimization_barrier"
+        for variable in variables(eqn.invars)
+    ]
+    (zeros,) = (eqn.invars[0] for eqn in lean.eqns if eqn.primitive.name == "scatter-add")
+    assert held
+    assert zeros not in held
+
+
 def test_value_paths_tell_where_a_value_is_made_and_where_it_is_computed_again() -> None:
     joint = JointProgram.of(traced(scanned()))
     (number,) = (n for n, graph in enumerate(joint.graphs) if graph.stack_length)
