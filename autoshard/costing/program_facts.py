@@ -22,6 +22,7 @@ from autoshard.graph.op_traits import renames
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.row_lookups import RowUpdate, looked_up_tables, row_updates
+from autoshard.graph.stand_ins import stand_ins
 from autoshard.layouts import Layout
 
 
@@ -37,6 +38,19 @@ class ProgramFacts:
     buffers: Buffers
     costing: Costing
     alike: Sequence[tuple[int, int]] = ()
+
+    @cached_property
+    def stand_ins(self) -> Sequence[int]:
+        """By op, the one whose prices it has, where equal layers share them; see `stand_ins`.
+
+        None stands for one whose sum shares its call with more or fewer others, or whose reads and
+        results are stored or in VMEM where its own are not.
+        """
+        calls, vmem = self.calls, self.vmem
+        kept = (self.buffers.is_stored, vmem.short_lived, vmem.stays)
+        where = np.array(kept, np.int64).T @ (1, 2, 4)
+        sums = [calls.in_body.get(op.index, 1) for op in self.graph.ops]
+        return stand_ins(self.graph, np.array(sums), where)
 
     @cached_property
     def read_bits(self) -> ReadBits:

@@ -37,43 +37,48 @@ class CopyMemory:
     _common: IdentityCache[npt.NDArray[np.bool_]] = field(default_factory=IdentityCache)
     _turns: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
-    def of_operand(
+    def usage_of(
         self,
-        edge: int,
         op: Op,
         table: ReshardTable,
         rows: IntArray,
         columns: IntArray,
         value: int,
         bits: int,
-    ) -> EdgeMemory | None:
-        """Memory that a reshard of an operand takes."""
+    ) -> IntArray | None:
+        """int64[num_rows, num_columns]: bytes of a reshard of an operand; None: negligible."""
         room = self.room
-        owner = room.buffers.owner[value]
-        if op.kind is OpKind.RESULT and owner in room.reused:
-            usage = self._outgrown_bytes(table, rows, columns, value)
-            return (
-                None if usage is None else EdgeMemory(edge, *room.buffers.intervals[owner], usage)
-            )
-        stop = (
-            len(room.graph.ops)
-            if op.kind is OpKind.RESULT
-            else read_stop(room.graph, room.buffers, op)
-        )
-        may_hold = room.vmem.may_hold_copy(op, {op.index, stop - 1})
+        if self._is_reused(op, value):
+            return self._outgrown_bytes(table, rows, columns, value)
+        if op.index in room.repeated:
+            return self._twice_bytes(table, rows, columns, value)
+        may_hold = room.vmem.may_hold_copy(op, {op.index, self._stop(op) - 1})
         if room.is_scarce and op.op_class is OpClass.GATHER:  # narrowed where the rows move on
             bits = room.graph.values[value].bits
-        usage = self.of_move(table, rows, columns, value, bits, may_hold=may_hold)
-        if op.index in room.repeated:
-            usage = self._twice_bytes(table, rows, columns, value)
-        if usage is None:
-            return None
+        return self.of_move(table, rows, columns, value, bits, may_hold=may_hold)
+
+    def of_operand(self, edge: int, op: Op, value: int, usage: IntArray) -> EdgeMemory:
+        """Memory that a reshard of an operand takes, of so many bytes."""
+        room = self.room
+        owner = room.buffers.owner[value]
+        if self._is_reused(op, value):
+            return EdgeMemory(edge, *room.buffers.intervals[owner], usage)
         if owner in room.results and op.kind is OpKind.RESULT:
             is_first = room.results[owner] == op
             start = room.buffers.intervals[owner][0] if is_first else 0  # before that: `UNWRITTEN`
         else:
             start = room.earliest(op.index, room.buffers.time_of(op.index))
-        return EdgeMemory(edge, start, max(stop, start + 1), usage)
+        return EdgeMemory(edge, start, max(self._stop(op), start + 1), usage)
+
+    def _is_reused(self, op: Op, value: int) -> bool:
+        """True of a result that ends in the buffer of a donated argument."""
+        return op.kind is OpKind.RESULT and self.room.buffers.owner[value] in self.room.reused
+
+    def _stop(self, op: Op) -> int:
+        """When an op needs what it reads no more; what the program returns stays."""
+        room = self.room
+        is_end = op.kind is OpKind.RESULT
+        return len(room.graph.ops) if is_end else read_stop(room.graph, room.buffers, op)
 
     def of_move(
         self,

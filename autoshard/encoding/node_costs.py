@@ -149,7 +149,12 @@ class NodeCosts:
     def like(self, op: Op) -> int:
         """The same number for ops whose candidates cost the same."""
         known = self._alike.get(op.index)
-        if known is None:
+        if known is not None:
+            return known
+        other = self.facts.stand_ins[op.index]
+        if other != op.index and self.candidates.get(other) is self.candidates[op.index]:
+            known = self.like(self.graph.ops[other])
+        else:
             key = (
                 id(self.candidates[op.index]),
                 op.kind,
@@ -165,7 +170,8 @@ class NodeCosts:
                 ),
                 self._keys_of(op),
             )
-            known = self._alike[op.index] = self._classes.setdefault(key, len(self._classes))
+            known = self._classes.setdefault(key, len(self._classes))
+        self._alike[op.index] = known
         return known
 
     def exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,6 +58,8 @@ class ReadEdges:
     hidden: Hidden
     by_read: dict[tuple[int, int], int] = field(default_factory=dict)
     by_shared_read: dict[tuple[int, int], int] = field(default_factory=dict)
+    _costs: dict[Hashable, IntArray | None] = field(default_factory=dict)
+    _usage: dict[Hashable, IntArray | None] = field(default_factory=dict)
 
     @property
     def _tables(self) -> Tables:
@@ -84,10 +86,13 @@ class ReadEdges:
                 if not self._is_chosen(op, value):
                     continue
                 source = sources.get((op.index, position)) or self._making(value)
-                costs = self._operand_costs(op, position, source)
+                like = self._like(op, position, source)
+                if like not in self._costs:
+                    self._costs[like] = self._operand_costs(op, position, source)
+                costs = self._costs[like]
                 if costs is None:
                     continue
-                copies += self._operand_copies(len(edges), op, position, source)
+                copies += self._operand_copies(len(edges), op, position, source, like)
                 self.by_read[op.index, position] = len(edges)
                 edges.append(Edge(source.node, self.node_by_op[op.index], costs))
         return edges, copies
@@ -96,6 +101,18 @@ class ReadEdges:
         """True where another op with a choice makes what an op reads, and that can be cut."""
         found = self._graph.values[value]
         return found.op in self.node_by_op and found.op != op.index and bool(found.shape)
+
+    def _like(self, op: Op, position: int, source: _Source) -> Hashable:
+        """The same for reads that cost the same and make equal copies: of one op for all layers."""
+        other = self.prices.program.stand_ins[op.index]
+        candidates = id(self.prices.candidates[op.index])
+        return other, position, candidates, id(source.layouts), self._slack(op, position, source)
+
+    def _slack(self, op: Op, position: int, source: _Source) -> float:
+        """Seconds of a read that computing hides; none where the move for all readers has them."""
+        place = (op.index, position)
+        is_given = source.read is not None and source.read.reads[0] == place
+        return 0.0 if is_given else self.hidden.reads.get(place, 0.0)
 
     def _shared_costs(self, read: SharedRead, source: _Source) -> IntArray:
         """What the move for several readers costs."""
@@ -128,14 +145,12 @@ class ReadEdges:
 
     def _operand_costs(self, op: Op, position: int, source: _Source) -> IntArray | None:
         """What an op's read of an operand costs; None where another read of it does it all."""
-        value, read_at = op.operands[position], (op.index, position)
+        value = op.operands[position]
         rows, columns = source.layouts, self._taking(op, position)
         if value in self._graph.on_host:
             return _only_alike(rows, columns)
         table = self._tables.of(value, self._tables.read_bits.to(op, position))
-        is_given = source.read is not None and source.read.reads[0] == read_at
-        slack = 0.0 if is_given else self.hidden.reads.get(read_at, 0.0)  # of the move for all
-        prices = self.prices
+        prices, slack = self.prices, self._slack(op, position, source)
         costs = prices.of_move(table, rows, columns, reads_of(op, position), slack)
         costs = prices.with_narrowing(costs, op, position, rows, columns)
         earlier = _earlier_reads(op, position)
@@ -152,14 +167,17 @@ class ReadEdges:
         return costs
 
     def _operand_copies(
-        self, edge: int, op: Op, position: int, source: _Source
+        self, edge: int, op: Op, position: int, source: _Source, like: Hashable
     ) -> Iterator[EdgeMemory]:
         """Copies that an op's read of an operand makes."""
         value, bits = op.operands[position], self._tables.read_bits.to(op, position)
         rows, columns = source.layouts, self._taking(op, position)
         table = self._tables.of(value, bits)
-        copy = self.copies.of_operand(edge, op, table, rows, columns, value, bits)
-        if copy is not None:
+        if like not in self._usage:
+            self._usage[like] = self.copies.usage_of(op, table, rows, columns, value, bits)
+        usage = self._usage[like]
+        if usage is not None:
+            copy = self.copies.of_operand(edge, op, value, usage)
             yield from self.copies.of_reader(copy, op, source.read, table, columns)
         yield from self.copies.of_sliced(edge, op, table, rows, columns, value, bits)
         yield from self.copies.of_turned(edge, op.index, table, rows, columns, value)

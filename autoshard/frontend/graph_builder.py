@@ -45,6 +45,7 @@ class OpDraft:
     memory_kind: str = ""
     in_function: bool = False
     hoisted_from: int = -1
+    copies: int = -1
 
 
 @dataclass(slots=True)
@@ -264,6 +265,7 @@ class GraphBuilder:
                 draft.memory_kind,
                 draft.in_function,
                 draft.hoisted_from,
+                draft.copies,
             )
             for index, draft in enumerate(self.ops)
         )

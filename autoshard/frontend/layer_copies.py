@@ -74,10 +74,12 @@ class _Copies:
     _made: dict[Var, int] = field(default_factory=dict)  # in the smaller graph
     _fills: dict[int, Any] = field(init=False)  # keys, by identity of the op
     _merged: dict[Any, int] = field(default_factory=dict)
+    _copied: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         build = self.importer.build
         self.whole = GraphBuilder(regions=build.regions)
+        self._copied = frozenset(self.few.kept_copy.values())
         self._fills = {id(op): key for key, op in self.importer.fills.items()}
         self._ops, self._paths = self.trail.ops_by_equation(build.ops), defaultdict(list)
         for path, value in build.value_by_path.items():
@@ -143,6 +145,7 @@ class _Copies:
     def _emit(self, number: int, kept: int, given: Mapping[int, int]) -> dict[int, int]:
         """Write the ops of an equation; what it reads and makes, by value of its copy."""
         inner, build, whole = dict(given), self.importer.build, self.whole
+        has_copies = kept in self._copied
         for op in self._ops[kept]:
             operands = tuple([self.value(one, inner) for one in op.operands])
             key = self._fills.get(id(op))
@@ -166,9 +169,10 @@ class _Copies:
                 self._merged[key] = results[0]
             self.free.update(made[value] for value in op.results if value in self.importer.free)
             source, equation = self._place(op, number, kept)
-            whole.ops.append(
-                replace(op, operands=operands, results=results, source=source, equation=equation)
-            )
+            written = replace(op, operands=operands, results=results, source=source)
+            written.equation = equation
+            written.copies = op.results[0] if has_copies and op.results else -1
+            whole.ops.append(written)
             if op.note:
                 whole.note(f"{op.note} ({source or 'no source line'})")
         if number == BEFORE_ALL:

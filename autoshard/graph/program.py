@@ -118,6 +118,7 @@ class Op:
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
         in_function: Of a FREE op, whether it stands in a function that the program calls.
         hoisted_from: The region of the loop body that it is written in and hoisted from; else -1.
+        copies: The same number for an op of a layer and its copies in equal layers; -1: no copies.
     """
 
     index: int
@@ -145,6 +146,7 @@ class Op:
     memory_kind: str = ""
     in_function: bool = False
     hoisted_from: int = -1
+    copies: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
