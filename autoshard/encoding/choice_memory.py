@@ -17,11 +17,12 @@ from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.memory_tags import PARTIAL, SUMMED, UNWRITTEN, WORK, WRITTEN
+from autoshard.encoding.memory_tags import PARTIAL, PEELED, SUMMED, UNWRITTEN, WORK, WRITTEN
 from autoshard.encoding.row_memory import RowMemory
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import DEVICE_MEMORY, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.stacks import stacked_by
 from autoshard.graph.summed_stacks import summed_stacks
 from autoshard.graph.transposed_operands import transposed_operands
 from autoshard.identity_cache import IdentityCache
@@ -80,6 +81,7 @@ class ChoiceMemory:
             if value.index not in self.room.reused and value.op in self.node_by_op:
                 yield from self._of_value(value)
         yield from self._on_their_way()
+        yield from self._of_last_runs()
         yield from self._panels()
         yield from RowMemory(self.room, self.candidates, self.node_by_op).terms()
         yield from self._masked_groups()
@@ -216,6 +218,27 @@ class ChoiceMemory:
                 region = graph.regions[op.region]
                 usage = self._local(graph.values[op.results[0]], op, 0)
                 yield NodeMemory(node, region.start, region.stop, usage)
+
+    def _of_last_runs(self) -> Iterator[NodeMemory]:
+        """Stacks of loops in a loop that brings slices from the host, a second time.
+
+        Its last run is peeled off, as nothing is brought ahead there: the stacks that the run fills
+        are allocated before the loop begins.
+
+        Source: stacks of a scan that the reverse scan around it computes again, by libtpu 0.0.52
+        for a v5e.
+        """
+        graph = self.room.graph
+        peeled = {
+            op.region
+            for op in graph.ops
+            if graph.is_transfer(op) and op.memory_kind == DEVICE_MEMORY
+        }
+        for op, node, _ in self._nodes():
+            if op.region in peeled and graph.is_in_loop(op.region) and stacked_by(graph, op):
+                region = graph.regions[op.region]
+                usage = self._local(graph.values[op.results[0]], op, 0)
+                yield NodeMemory(node, region.start, region.stop, usage, PEELED)
 
     def _panels(self) -> Iterator[NodeMemory]:
         """What products in steps hold while they run."""

@@ -10,7 +10,7 @@ from autoshard.costing.tiles import tiled_in
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.memory_tags import ROWS, UNWRITTEN, WORK, WRITTEN
+from autoshard.encoding.memory_tags import PEELED, ROWS, UNWRITTEN, WORK, WRITTEN
 from autoshard.graph.program import OpKind
 from autoshard.lowering.issued_ranges import IssuedRanges
 from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
@@ -155,7 +155,7 @@ def _buffers(
                 kind = "copy"  # converted for its readers
             elif term.tag == WRITTEN and op.index in throughout.makers:
                 kind = "output"
-            elif term.tag in {ROWS, WORK}:
+            elif term.tag in {PEELED, ROWS, WORK}:
                 kind = "work"
         else:
             edge = problem.edges[problem.edge_memory[number - num_nodes].edge]

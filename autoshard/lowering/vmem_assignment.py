@@ -13,6 +13,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.tiles import tiled_in
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.memory_tags import PEELED
 from autoshard.encoding.padded_rows import copied_from, padded_row_bytes
 from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers, read_stop
@@ -289,7 +290,8 @@ class VmemAssignment:
     def has_value(self, term: NodeMemory) -> bool:
         """A value may be in VMEM: no argument, no result."""
         op = self.encoded.maker(term.node)
-        return op.kind in _MADE and self.hbm_only.isdisjoint(op.results)
+        is_here = op.kind in _MADE and term.tag != PEELED
+        return is_here and self.hbm_only.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
         """A resharded copy may be in VMEM: none for results."""
