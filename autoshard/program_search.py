@@ -30,6 +30,7 @@ from autoshard.planning.planner import (
 from autoshard.planning.searches import LONG, SHORT, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.spread_layouts import Propagate
+from autoshard.planning.stack_traffic import stack_seconds
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.searched_meshes import MeshSearch
@@ -96,9 +97,9 @@ class ProgramSearch:
     def run(self) -> Solved:
         """The fastest plan found that fits; the leanest where none does.
 
-        The program is planned as it is written. Where that does not fit, or more memory would make
-        it faster, residuals of backward passes are chosen with the shardings; where it does not fit
-        even so, states go to host memory.
+        The program is planned as it is written. Where that does not fit, or more memory or fewer
+        residuals may make it faster, residuals of backward passes are chosen with the shardings;
+        where it does not fit even so, states go to host memory.
 
         Raises:
             InputError: What is asked of residuals cannot be had.
@@ -110,7 +111,7 @@ class ProgramSearch:
         of_states = {one.said for one in states.values()}
         terms = tuple(one for one in self.terms if str(one) not in of_states)
         self._refuse(terms, states)
-        if self._may_rewrite and (terms or self._is_slowed_by_memory(found.solution)):
+        if self._may_rewrite and (terms or self._may_be_faster(found.solution)):
             found = self._with_residuals(found, terms)
         elif found.program.residuals is not None:
             everything = ResidualChoice.of_everything(found.program.residuals)
@@ -244,16 +245,22 @@ class ProgramSearch:
         further = plan_further(solution, options, stages=stages, progress=progress)
         return simplified(further, options, stages=stages, progress=progress)
 
-    def _is_slowed_by_memory(self, solution: Solution | None) -> bool:
-        """True for a plan that does not fit, or would be faster with more memory."""
+    def _may_be_faster(self, solution: Solution | None) -> bool:
+        """True for a plan that does not fit, or is slowed by the memory that residuals take.
+
+        It would be faster with more memory, or moves what it keeps longer than the joint problem's
+        gap.
+        """
         if solution is None or not solution.is_feasible:
             return True
         setting, problem, result = self.setting, solution.encoded.problem, solution.result
         searches = Searches(setting.options, setting.stages, self.progress)
         limit = problem.memory_limit
-        has_room = limit is None or (result.peak or 0) < _AMPLE * limit
-        fast_enough = (1.0 + JOINT_GAP) * result.bound_without_limit
-        if has_room or solution.cost <= fast_enough or searches.is_over:
+        if limit is None or (result.peak or 0) < _AMPLE * limit or searches.is_over:
+            return False
+        if stack_seconds(solution) > JOINT_GAP * solution.step_seconds:
+            return True
+        if solution.cost <= (1.0 + JOINT_GAP) * result.bound_without_limit:
             return False
         ample = replace(problem, memory_limit=None)
         found = searches.another(ample, solution.choices, relative_gap=JOINT_GAP)

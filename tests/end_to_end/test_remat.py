@@ -368,7 +368,7 @@ def test_a_step_as_written_takes_an_eighth_of_the_time_first_and_as_much_if_it_s
     monkeypatch.setattr("autoshard.program_search.plan_graph", unproven)
     monkeypatch.setattr("autoshard.program_search.plan_further", further)
     memory = as_written.data.memory
-    planned(memory_budget=2 * memory.peak_bytes, time_limit_seconds=80.0)
+    planned(memory_budget=3 * memory.peak_bytes, time_limit_seconds=80.0)
     assert limits == [10.0, 10.0]
 
 
