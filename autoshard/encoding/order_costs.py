@@ -55,7 +55,7 @@ class OrderCosts:
         copied into them. A loop puts the rows of slices together of what does not move. Rows and
         columns are those of the value's table.
         """
-        read = op.index, value
+        read = self.program.stand_ins[op.index], op.operands.index(value)
         if read not in self._of_read:
             self._of_read[read] = self._seconds(op, value)
         return self._of_read[read]
