@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,14 +43,19 @@ class ProgramFacts:
     def stand_ins(self) -> Sequence[int]:
         """By op, the one whose prices it has, where equal layers share them; see `stand_ins`.
 
-        None stands for one whose sum shares its call with more or fewer others, or whose reads and
-        results are stored or in VMEM where its own are not.
+        None stands for one whose sum shares its call with more or fewer others, that reads more or
+        less through what is fused (of all layers before it, it may be), or whose reads and results
+        are stored or in VMEM where its own are not.
         """
         calls, vmem = self.calls, self.vmem
         kept = (self.buffers.is_stored, vmem.short_lived, vmem.stays)
         where = np.array(kept, np.int64).T @ (1, 2, 4)
-        sums = [calls.in_body.get(op.index, 1) for op in self.graph.ops]
-        return stand_ins(self.graph, np.array(sums), where)
+        numbers: dict[Hashable, int] = {}
+        told = [
+            numbers.setdefault((calls.in_body.get(index, 1), reads), len(numbers))
+            for index, reads in enumerate(self.buffers.reads)
+        ]
+        return stand_ins(self.graph, np.array(told), where)
 
     @cached_property
     def read_bits(self) -> ReadBits:
