@@ -34,12 +34,6 @@ def goes_along_rows(graph: Graph, op: Op) -> bool:
     return all(map(repeats, trace_forward(graph, op.results[0], is_on_the_way)))
 
 
-def is_taken_along_rows(graph: Graph, value: int) -> bool:
-    """True where such a reduction reads a value."""
-    readers = (graph.ops[index] for index in graph.consumers[value])
-    return any(goes_along_rows(graph, reader) for reader in readers)
-
-
 def _computes_with_constants(graph: Graph, op: Op) -> bool:
     """True where an op makes something of each element of one value and of constants."""
     if op.kind is not OpKind.COMPUTE or op.op_class not in _PASSES_ON or len(op.results) != 1:
