@@ -236,6 +236,7 @@ def _environment(request: CompileRequest, num_devices: int) -> dict[str, str]:
             "TPU_ACCELERATOR_TYPE": TPU_KINDS[request.target.kind].accelerator_type,
             "TPU_WORKER_HOSTNAMES": "localhost",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # nothing is run: its lock file is for devices
+            "XLA_FLAGS": _without_others(environment.get("XLA_FLAGS", "")),
         }
     elif request.target.platform == "cuda":
         environment |= {"JAX_PLATFORMS": "cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -251,6 +252,12 @@ def _environment(request: CompileRequest, num_devices: int) -> dict[str, str]:
                 f" --xla_force_host_platform_device_count={num_devices}"
             ).strip()
     return environment
+
+
+def _without_others(flags: str) -> str:
+    """Flags but those of CPUs and GPUs: libtpu ends the process at one that it does not know."""
+    own = (flag for flag in flags.split() if not flag.startswith(("--xla_cpu_", "--xla_gpu_")))
+    return " ".join(own)
 
 
 def _how_it_ended(code: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,23 @@ def test_a_program_comes_back_as_hlo_with_its_memory() -> None:
     assert not found.bytes_by_space(), "a compiler for hosts writes no report"
     assert found.allocated_bytes == found.kept_bytes + found.memory["temp"]
     assert found.versions["jax"] == jax.__version__
+
+
+def test_a_compiler_for_tpus_gets_no_flags_of_other_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libtpu ends its process at a flag that it does not know."""
+    given: dict[str, str] = {}
+
+    def started(*_: object, env: dict[str, str], **__: object) -> None:
+        given.update(env)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_no_such=1 --xla_dump_to=here --xla_gpu_no_such=1")
+    with pytest.raises(FileNotFoundError):
+        run_compiler(lowered(), replace(request(), target=parse_target("v5e:2x4"), platform="tpu"))
+    assert given["XLA_FLAGS"] == "--xla_dump_to=here"
 
 
 def test_an_unknown_flag_is_the_compilers_refusal() -> None:

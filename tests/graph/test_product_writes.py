@@ -66,3 +66,17 @@ def test_a_matmul_takes_scores_of_grouped_heads_along_their_rows() -> None:
     assert after.name == "transpose"
     kept = graph.maker(by_value(graph)[product.results[0]])
     assert (kept.name, graph.values[kept.results[0]].bits) == ("multiply", 32)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5], ids=["converted", "scaled"])
+def test_a_matmul_writes_narrow_what_its_kernel_sums_for_a_normalization(scale: float) -> None:
+    def fn(rows: Any, weights: Any) -> Any:
+        wide = (rows @ weights).astype(jnp.float32) * scale
+        centred = wide - wide.mean(-1, keepdims=True)
+        return (centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True))).sum()
+
+    shapes = ((256, 512), (512, 128))
+    arguments = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    graph, _ = exported(fn, *arguments, mesh="x=2")
+    product = next(op for op in graph.ops if op.name == "dot_general")
+    assert by_value(graph)[product.results[0]] == product.results[0]
