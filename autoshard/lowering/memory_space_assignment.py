@@ -29,16 +29,18 @@ Source: openxla/xla, `preferred_overlap_to_async_copy_ratio` and `min_overlap_to
 
 
 class Read(NamedTuple):
-    """A read of a buffer, or all reads of a loop.
+    """A read of a buffer; one in a loop needs the buffer as long as that runs.
 
     Args:
         begin: Its time, or that of the first op of the loop.
         end: Its time, or that of the last op of the loop.
+        at: Its time.
         share: Of the buffer that is read in one run of the loop.
     """
 
     begin: int
     end: int
+    at: int
     share: float = 1.0
 
 
@@ -114,7 +116,7 @@ def _accesses(one: Interval) -> Iterator[tuple[int, float]]:
     """Times at which a buffer is written or read, and the bytes of it that are in one run."""
     if not one.is_argument:
         yield one.start, float(one.num_bytes)
-    yield from ((read.end, one.num_bytes * read.share) for read in one.reads)
+    yield from ((read.at, one.num_bytes * read.share) for read in one.reads)
 
 
 @dataclass(frozen=True, slots=True)

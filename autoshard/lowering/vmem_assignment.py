@@ -253,10 +253,10 @@ class VmemAssignment:
             if start - is_copy < time < stop and self._run_at(time).kind is not OpKind.JOIN
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
-        return Interval(num_bytes, start, stop, tuple(sorted(reads)) or (Read(last, last),))
+        return Interval(num_bytes, start, stop, tuple(sorted(reads)) or (Read(last, last, last),))
 
     def _at_level(self, value: int, time: int, region: int) -> Read:
-        """A read at one time; in a loop that a region is not in, one by the loop.
+        """A read at one time; in a loop that a region is not in, one while that runs.
 
         A loop reads one slice in each run of what has as many as there are runs.
         """
@@ -266,12 +266,12 @@ class VmemAssignment:
             outer.add(region)
             region = regions[region].parent
         inner = self._run_at(time).region
-        found, num_slices = Read(time, time), (*self.room.graph.values[value].shape, 1)[0]
+        found, num_slices = Read(time, time, time), (*self.room.graph.values[value].shape, 1)[0]
         while inner not in outer:
             loop = regions[inner]
             is_stack = loop.trip_count == num_slices > 1
             begin, end = self.spans[inner]
-            found = Read(begin, end, 1 / num_slices if is_stack else 1.0)
+            found = Read(begin, end, time, 1 / num_slices if is_stack else 1.0)
             inner = loop.parent
         return found
 

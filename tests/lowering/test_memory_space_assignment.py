@@ -36,7 +36,7 @@ def placed(intervals: list[Interval], on: Machine) -> list[int | None]:
 
 
 def once(*times: int) -> tuple[Read, ...]:
-    return tuple(Read(time, time) for time in times)
+    return tuple(Read(time, time, time) for time in times)
 
 
 def test_what_has_room_together_is_in_vmem() -> None:
@@ -94,13 +94,21 @@ def test_a_read_in_a_loop_counts_as_often_as_that_runs() -> None:
 
 
 def test_a_slice_in_each_run_counts_for_less_and_nothing_waits_while_a_loop_reads() -> None:
-    twice, waits = buffer(60, 1, 6, 25), Read(20, 24)
+    twice, waits = buffer(60, 1, 6, 25), Read(20, 24, 24)
     stack = Interval(60, 2, 25, (waits._replace(share=0.02),))
     looped = replace(machine(longest_unread=1e6), repeat=np.where(LOOP, 50.0, 1.0))
     assert placed([stack._replace(reads=(waits,)), twice], looped) == [None, 1]
     assert placed([stack, twice], looped) == [2, None]
     short = replace(machine(longest_unread=25.0, arithmetic=1.0), repeat=looped.repeat)
     assert placed([stack], short) == [None]
+
+
+def test_of_what_a_loop_reads_that_goes_first_which_its_op_waits_for() -> None:
+    arithmetic = np.where(np.arange(NUM_TIMES) == 21, 200.0, 0.0)
+    looped = replace(machine(), arithmetic=arithmetic)
+    computed, moved = (Interval(60, 0, 25, (Read(20, 24, at),)) for at in (21, 22))
+    assert placed([computed, moved], looped) == [0, None]
+    assert placed([moved, computed], looped) == [None, 0]
 
 
 LOOP = (np.arange(NUM_TIMES) >= 20) & (np.arange(NUM_TIMES) < 25)
