@@ -103,7 +103,10 @@ class ReadEdges:
         return found.op in self.node_by_op and found.op != op.index and bool(found.shape)
 
     def _like(self, op: Op, position: int, source: _Source) -> Hashable:
-        """The same for reads that cost the same and make equal copies: of one op for all layers."""
+        """The same for reads that cost the same and make equal copies: of one op for all layers.
+
+        Tables keep the arrays that identities tell apart.
+        """
         other = self.prices.program.stand_ins[op.index]
         candidates = id(self.prices.candidates[op.index])
         return other, position, candidates, id(source.layouts), self._slack(op, position, source)

@@ -83,21 +83,15 @@ def row_copy_share(bench: Bench, rows: int) -> float:
         looked_up, Array((rows, _WIDTH)), Array((4096,), "int32"), mesh=f"d={bench.num_devices}"
     )
     spent = max(cycles(one) or 0 for one in compiled.entry if one.opcode == "copy")
-    machine = get_hardware(bench.target.hardware)
-    moved = 4 * rows * (_WIDTH + backend_for(machine).layout.num_lanes)
-    seconds = spent / (machine.compute.clock_hertz or 1)
-    return min(1.0, moved / seconds / machine.memory.bytes_per_second)
+    lanes = backend_for(get_hardware(bench.target.hardware)).layout.num_lanes
+    return min(1.0, _of_bandwidth(bench, 4 * rows * (_WIDTH + lanes), spent))
 
 
 def product_share(bench: Bench) -> float:
     """Share of the memory bandwidth of a matmul that memory bounds, all its tensors in HBM."""
     tall, square = Array(_TALL), Array((_TALL[1], _TALL[1]))
-    compiled = bench.compile(lambda _, v, w: v @ w, tall, square, mesh=f"d={bench.num_devices}")
-    (spent,) = filter(None, map(cycles, compiled.entry))
-    machine = get_hardware(bench.target.hardware)
-    compute = machine.compute
-    seconds = spent / (compute.clock_hertz or 1) - compute.kernel_launch_seconds
-    return 2 * 4 * _TALL[0] * _TALL[1] / seconds / machine.memory.bytes_per_second
+    spent = _kernel_cycles(bench, lambda v, w: v @ w, tall, square) - _start_cycles(bench)
+    return _of_bandwidth(bench, 2 * 4 * prod(_TALL), spent)
 
 
 def narrowed_by_products(bench: Bench) -> float:
@@ -124,9 +118,19 @@ def _taken(bench: Bench, function: Callable[..., Any], *arguments: Array) -> flo
 
 def _share(bench: Bench, num_bytes: int, function: Callable[..., Any], argument: Array) -> float:
     """Share of the memory bandwidth of the one kernel that moves so many bytes."""
+    return _of_bandwidth(bench, num_bytes, _kernel_cycles(bench, function, argument))
+
+
+def _of_bandwidth(bench: Bench, num_bytes: int, spent: float) -> float:
+    """Share of the memory bandwidth at which so many bytes move in so many cycles."""
     machine = get_hardware(bench.target.hardware)
-    seconds = _kernel_cycles(bench, function, argument) / (machine.compute.clock_hertz or 1)
+    seconds = spent / (machine.compute.clock_hertz or 1)
     return num_bytes / seconds / machine.memory.bytes_per_second
+
+
+def _start_cycles(bench: Bench) -> float:
+    compute = get_hardware(bench.target.hardware).compute
+    return compute.kernel_launch_seconds * (compute.clock_hertz or 0)
 
 
 def _kernel_cycles(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
@@ -148,9 +152,7 @@ def _between(bench: Bench, num_operands: int) -> float:
     arguments = [Array(_SMALL)] * num_operands
     compiled = bench.compile(chained, *arguments, mesh=f"d={bench.num_devices}")
     _, second, _ = filter(None, map(cycles, compiled.entry))
-    compute = get_hardware(bench.target.hardware).compute
-    start = compute.kernel_launch_seconds * (compute.clock_hertz or 0)
-    return (second - start) * _KI / (_SMALL[0] * _SMALL[1])
+    return (second - _start_cycles(bench)) * _KI / (_SMALL[0] * _SMALL[1])
 
 
 def main() -> None:
@@ -172,9 +174,9 @@ def main() -> None:
         }
         rates["product_narrowed"] = narrowed_by_products(bench)
         told = ", ".join(f"{name} {_KI * clock / spent:.3g}/s" for name, spent in rates.items())
-        streamed = streamed_shares(bench).items()
-        told += "; " + ", ".join(f"{name} {share:.3f}" for name, share in streamed)
         told += f", read_bytes {4 * _KI * clock / found['read from VMEM']:.3g}/s"
+        streamed = streamed_shares(bench).items()
+        told += "; " + ", ".join(f"{name} {one:.3f}" for name, one in streamed)
         shares = [f"{row_copy_share(bench, rows):.2f}" for rows in (_TABLE_ROWS, _HELD_ROWS)]
         told += f"; copies of rows {shares[0]} of the bandwidth, held {shares[1]}"
         products = product_share(bench)

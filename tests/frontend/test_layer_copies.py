@@ -24,6 +24,7 @@ from autoshard.planning import traced_program
 from autoshard.planning.traced_program import read_traced
 from autoshard.sharding import parse_mesh
 from experiments.workloads import get_workload
+from tests.layer_kinds import norm, relu, residual
 
 MESH = parse_mesh('<["x"=2, "y"=4]>')
 X = jax.ShapeDtypeStruct((16, 32), jnp.float32)
@@ -80,18 +81,6 @@ def test_a_deep_program_has_the_same_graph_whether_all_layers_are_lowered_or_few
     assert len(traced.modules.few.module) < len(traced.module) / 2
 
 
-def _relu(layer: Any, x: Any) -> Any:
-    return jax.nn.relu(x @ layer["w"] + layer["b"])
-
-
-def _norm(layer: Any, x: Any) -> Any:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) + layer["b"]
-
-
-def _residual(layer: Any, x: Any) -> Any:
-    return x + jnp.tanh(x @ layer["w"]) * jnp.mean(layer["b"])
-
-
 def _masked(layer: Any, x: Any) -> Any:
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     return jnp.where(places > 3, x @ layer["w"], jnp.sum(layer["b"]))
@@ -104,7 +93,7 @@ def _variance(layer: Any, x: Any) -> Any:
 @settings(max_examples=12, deadline=None)
 @given(
     kinds=st.lists(
-        st.sampled_from([_relu, _norm, _residual, _masked, _variance]), min_size=1, max_size=3
+        st.sampled_from([relu, norm, residual, _masked, _variance]), min_size=1, max_size=3
     ),
     depth=st.integers(4, 7),
     trains=st.booleans(),
@@ -139,14 +128,14 @@ def test_random_stacks_of_layers_have_the_same_graph_either_way(
 
 def _stack(weights: Any, x: Any) -> Any:
     for layer in weights:
-        x = _relu(layer, x)
+        x = relu(layer, x)
     return x
 
 
 def test_layers_that_differ_in_a_number_are_all_lowered() -> None:
     def step(weights: Any, x: Any) -> Any:
         for place, layer in enumerate(weights):
-            x = _relu(layer, x) * (place + 2.0)
+            x = relu(layer, x) * (place + 2.0)
         return x
 
     assert trace(step, (_weights(8), X), mesh=MESH).modules.few is None
@@ -155,7 +144,7 @@ def test_layers_that_differ_in_a_number_are_all_lowered() -> None:
 def test_layers_with_loops_are_all_lowered() -> None:
     def step(weights: Any, x: Any) -> Any:
         for layer in weights:
-            x, _ = jax.lax.scan(lambda x, _, layer=layer: (_relu(layer, x), None), x, None, 3)
+            x, _ = jax.lax.scan(lambda x, _, layer=layer: (relu(layer, x), None), x, None, 3)
         return x
 
     assert trace(step, (_weights(8), X), mesh=MESH).modules.few is None
@@ -165,7 +154,7 @@ def test_a_reader_of_several_layers_at_once_is_not_told_from_few() -> None:
     def step(weights: Any, x: Any) -> Any:
         every = []
         for layer in weights:
-            x = _relu(layer, x)
+            x = relu(layer, x)
             every.append(x)
         return jnp.concatenate(every)
 

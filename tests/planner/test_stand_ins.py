@@ -24,6 +24,7 @@ from autoshard.sharding import parse_mesh_sizes
 from cost_models import get_hardware
 from experiments.workloads import get_workload
 from solvers import Problem
+from tests.layer_kinds import norm, relu, residual
 
 MESH = parse_mesh_sizes("x=2,y=4")
 X = jax.ShapeDtypeStruct((16, 32), jnp.float32)
@@ -60,20 +61,8 @@ def num_standing_alone(encoder: Encoder) -> int:
     return len(set(encoder.facts.stand_ins))
 
 
-def _relu(layer: Any, x: Any) -> Any:
-    return jax.nn.relu(x @ layer["w"] + layer["b"])
-
-
-def _norm(layer: Any, x: Any) -> Any:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) + layer["b"]
-
-
-def _residual(layer: Any, x: Any) -> Any:
-    return x + jnp.tanh(x @ layer["w"]) * jnp.mean(layer["b"])
-
-
 def _again(layer: Any, x: Any) -> Any:
-    return jax.checkpoint(_relu)(layer, x)
+    return jax.checkpoint(relu)(layer, x)
 
 
 def _step(
@@ -100,7 +89,7 @@ def stack(kinds: list[Callable[[Any, Any], Any]], depth: int, tapped: int = -1) 
 
 @settings(max_examples=12, deadline=None)
 @given(
-    kinds=st.lists(st.sampled_from([_relu, _norm, _residual, _again]), min_size=1, max_size=3),
+    kinds=st.lists(st.sampled_from([relu, norm, residual, _again]), min_size=1, max_size=3),
     depth=st.integers(9, 13),
     tapped=st.integers(0, 13),
     machine=st.sampled_from(["tpu-v5e", "tpu-v5p", "h100", "cpu-host"]),
@@ -138,7 +127,7 @@ def test_a_model_has_the_same_problem_whether_layers_are_priced_once_or_all(
 def test_a_further_layer_adds_its_arguments_and_results_to_what_is_priced() -> None:
     counts = []
     for depth in (12, 16):
-        program = stack([_relu, _residual], depth)
+        program = stack([relu, residual], depth)
         graph = program.graph
         encoder = encoder_of(program, graph, "tpu-v5p")
         counts.append(num_standing_alone(encoder) - len(graph.arguments) - len(graph.results))
@@ -146,7 +135,7 @@ def test_a_further_layer_adds_its_arguments_and_results_to_what_is_priced() -> N
 
 
 def test_what_reads_the_result_of_one_layer_alone_keeps_it_apart_from_its_copies() -> None:
-    whole, tapped = (stack([_relu, _residual], 12, place) for place in (12, 5))
+    whole, tapped = (stack([relu, residual], 12, place) for place in (12, 5))
     alike, apart = (
         num_standing_alone(encoder_of(one, one.graph, "tpu-v5p")) for one in (whole, tapped)
     )

@@ -86,7 +86,7 @@ def workload(name: str, *, remat: bool) -> Workload:
 def test_it_is_no_larger_and_no_slower_than_checkpointed_layers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the backward pass begins with was computed again too, a head above all."""
+    """A head is kept: the backward pass begins with it, so that nothing is freed meanwhile."""
     checkpointed, written = (workload(name, remat=remat) for remat in (True, False))
     least = planned(checkpointed, 1000, "keep").data.memory.peak_bytes
     assert leanest(written, 1000, monkeypatch).peak_bytes <= 1.01 * least
