@@ -124,11 +124,11 @@ def _reduced(
     """The set for a program with few of its equal layers, then for all; at once where none are."""
     planned, required = data.values, data.required
     inputs, outputs = planned_in_module(traced, data)
-    copies_of: Callable[[str], Hashable] = str
+    inner_copies_of: Callable[[str], Hashable] = str
     few = None
     layers = equal.few({**planned, **required}, inputs)
     if layers is not None:
-        copies_of = layers.copies_of
+        inner_copies_of = layers.inner_copies_of
         propagator = propagator_for(layers, data.mesh)
         few = minimal_constraints(
             partial(propagator.propagate, wanted=planned),
@@ -138,7 +138,7 @@ def _reduced(
             outputs,
             layers.of_uses(required),
             max_propagations=max_work / propagator.num_ops,
-            copies_of=copies_of,
+            copies_of=layers.copies_of,
             is_over=is_over,
             tell=tell,
         )
@@ -151,7 +151,7 @@ def _reduced(
         outputs,
         required,
         max_propagations=max_work / propagator.num_ops,
-        copies_of=copies_of,
+        copies_of=inner_copies_of,
         few=few,
         is_over=is_over,
         tell=tell,

@@ -103,7 +103,7 @@ def minimal_constraints(
         max_propagations: After so many what is left is constrained outright and nothing more is
             dropped. Work counts and no clock: one program has one set.
         copies_of: A key that copies of one value in equal layers share: all of them are constrained
-            or none.
+            or none. Without `few`, copies that nothing misses are left out at the end.
         few: The set for the same program with few of its equal layers, in which values have the
             same paths. It is taken for all layers; what then comes out wrong is constrained too.
         is_over: True once somebody or a clock ended the search, as the limit of propagations does.
@@ -118,7 +118,8 @@ def minimal_constraints(
     )
     search.gather(copies_of)
     if few is None:
-        return search.result(*search.shrink(search.grow(())))
+        chosen, untried = search.shrink(search.grow(()))
+        return search.result(search.apart(chosen), untried)
     start = list(dict.fromkeys(search.first(path) for path in few.constraints if path in planned))
     chosen = search.grow(start)
     return search.result(chosen, few.untried + len(chosen) - len(start), few.num_propagations)
@@ -178,14 +179,15 @@ class _Search:
         return self.num_propagations >= self.max_propagations or self.is_over()
 
     def run(self, chosen: Iterable[str]) -> Mapping[str, Sharding]:
-        key = frozenset(chosen)
+        constraints = self._constraints(chosen)
+        key = frozenset(constraints)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         self.num_propagations += 1
         if self.tell is not None:
             most = "" if math.isinf(self.max_propagations) else f" of at most {self._most}"
             self.tell(f"propagation {self.num_propagations}{most}, {len(key)} constraints")
-        constraints = {**self.required, **self._constraints(key)}
+        constraints = {**self.required, **constraints}
         found = self.propagate(self.in_shardings, self.out_shardings, constraints)
         self._last = (key, found)
         return found
@@ -195,9 +197,9 @@ class _Search:
 
         The same constraints are propagated once.
         """
-        key = frozenset(chosen)
+        key = frozenset(self._constraints(chosen))
         if key not in self._differing:
-            found = self.run(key)
+            found = self.run(chosen)
             self._differing[key] = {
                 path: one
                 for path, wanted in self.planned.items()
@@ -246,6 +248,14 @@ class _Search:
             chosen, _ = self._without_needless(chosen, number)
         number = len(chosen) if len(chosen) <= _ALONE else -(-len(chosen) // _TOGETHER)
         return self._without_needless(chosen, number)
+
+    def apart(self, chosen: list[str]) -> list[str]:
+        """Each of the copies as a constraint of its own, without those that nothing missed."""
+        paths = list(self._constraints(chosen))
+        if len(paths) == len(chosen):
+            return chosen
+        self.gather(str)
+        return self._without_needless(paths, 1)[0]
 
     def _without_needless(self, chosen: list[str], number: int) -> tuple[list[str], int]:
         """Leave out a part of the constraints, then the next; drop those that nothing missed.

@@ -53,6 +53,17 @@ class Run:
         first = self.left_out[0]
         return first - self.period + (equation - first) % self.period
 
+    def inner_copy(self, equation: int) -> int:
+        """The equation of a layer that stays, and is not the last one, that one is a copy of.
+
+        Where two layers stay behind those left out, of the first of these: the one before may be
+        the first that meets what no other does.
+        """
+        behind = self.left_out[-1] + 1
+        if self.stop - behind < 2 * self.period:
+            return self.kept_copy(equation)
+        return behind + (equation - behind) % self.period
+
 
 def equal_layers(colours: Sequence[int], reads: Sequence[Sequence[int]]) -> Iterator[list[Run]]:
     """Runs of layers of which all but a few at each end are left out; the smallest layers first.

@@ -175,6 +175,20 @@ def test_layers_planned_alike_are_those_that_were_lowered() -> None:
         assert (found is not None and found.module is lowered.module) == is_alike
 
 
+def test_a_layer_at_an_end_may_be_planned_otherwise_than_those_left_out() -> None:
+    traced = trace(train_step, arguments(8), mesh=parse_mesh_sizes(MESH))
+    lowered = traced.modules.few
+    assert lowered is not None
+    rows = parse_sharding('[{"data"}, {}]')
+    for run in lowered.equations.runs:
+        inner = set(map(run.inner_copy, run.left_out))
+        kept = set(range(run.start, run.stop)) - {*run.left_out, *inner}
+        assert kept
+        for equations, is_alike in ((kept, True), (inner, False)):
+            found = EqualLayers(traced).few({f"{e}.0": rows for e in equations}, [None] * 17)
+            assert (found is not None and found.module is lowered.module) == is_alike
+
+
 def test_layers_that_go_on_in_a_call_stay() -> None:
     def step(layers: Any, x: Any, go_on: Any) -> Any:
         made = [x]

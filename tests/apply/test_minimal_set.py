@@ -70,6 +70,23 @@ def test_one_constraint_stands_at_each_change() -> None:
     assert found.misses == ()
 
 
+def test_a_copy_that_nothing_misses_has_no_constraint() -> None:
+    copies = {"0.0": "layer", "1.0": "layer"}
+    found = minimal_constraints(
+        chain(3), plan_of(X, Y, Y), paths(3), [X], [], {}, copies_of=lambda p: copies.get(p, p)
+    )
+    assert found.constraints == {"1.0": Y}
+    assert found.is_minimal
+
+
+def test_a_few_constraints_are_left_out_one_by_one_at_once() -> None:
+    planned = plan_of(*[(X, Y)[index % 2] for index in range(21)])
+    found = minimal_constraints(chain(21), planned, paths(21), [X], [], {})
+    assert len(found.constraints) == 20
+    grown = 6  # of none, 1, 3, 7, 15 and all
+    assert found.num_propagations == grown + len(found.constraints)
+
+
 @pytest.mark.parametrize("length", [4, 7, 30])
 def test_no_constraints_are_propagated_twice(length: int) -> None:
     calls: list[Mapping[str, Sharding]] = []

@@ -56,6 +56,12 @@ def test_forward_and_backward_leave_out_the_same_layers() -> None:
     assert weights[0] == weights[1] == set(range(1, 7))
 
 
+def test_those_left_out_are_like_a_layer_that_is_at_no_end() -> None:
+    last, first = Run(0, 12, 2, tuple(range(2, 8))), Run(0, 12, 2, tuple(range(4, 10)))
+    assert [last.inner_copy(e) for e in last.left_out] == [8, 9] * 3
+    assert [first.inner_copy(e) for e in first.left_out] == [2, 3] * 3
+
+
 def test_layers_in_the_order_of_their_names_leave_out_the_same_ones() -> None:
     colours, reads = stack(12)
     by_name = sorted(range(12), key=str)  # 0, 1, 10, 11, 2

@@ -68,6 +68,10 @@ class FewLayers:
     def _left_out(self) -> frozenset[int]:
         return frozenset(e for run in self.runs for e in run.left_out)
 
+    @cached_property
+    def _inner(self) -> frozenset[int]:
+        return frozenset(run.inner_copy(e) for run in self.runs for e in run.left_out)
+
     def has(self, path: str) -> bool:
         """A value, or the equation of a use, is in the smaller program."""
         equation, _ = _split(path, self.prefix)
@@ -78,6 +82,12 @@ class FewLayers:
         equation, rest = _split(path, self.prefix)
         run = self._run_of.get(equation)
         return path if run is None else (run.start, (equation - run.start) % run.period, rest)
+
+    def inner_copies_of(self, path: str) -> Hashable:
+        """The same, of copies in layers that are left out and in the one that these are like."""
+        equation, _ = _split(path, self.prefix)
+        is_like = equation in self._left_out or equation in self._inner
+        return self.copies_of(path) if is_like else path
 
     def with_copy(self, path: str | None) -> str | None:
         """The path of a value, or of the copy in the place of one that was left out."""
@@ -100,7 +110,7 @@ class FewLayers:
         return found
 
     def admits(self, wanted: Mapping[str, Sharding], in_shardings: Shardings) -> bool:
-        """True where what is left out is sharded as the copies of it.
+        """True where what is left out is sharded as the copies of it in a layer at no end.
 
         Args:
             wanted: Shardings of values and uses, by path.
@@ -108,7 +118,7 @@ class FewLayers:
         """
         given = {f"in.{index}": sharding for index, sharding in enumerate(in_shardings)}
         within = _by_equation_within(wanted, self.prefix)
-        pairs = ((e, run.kept_copy(e)) for run in self.runs for e in run.left_out)
+        pairs = ((e, run.inner_copy(e)) for run in self.runs for e in run.left_out)
         return all(
             given.get(one) == given.get(kept) for one, kept in self.argument_copies.items()
         ) and all(within.get(one) == within.get(kept) for one, kept in pairs)
