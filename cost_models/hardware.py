@@ -70,12 +70,13 @@ class ElementPasses:
 
     Attributes:
         read_bytes: Bytes, read from VMEM.
-        kept: Of 4 bytes and more, written to VMEM.
+        kept: Of 4 bytes, written to VMEM.
         narrowed: Written in less than 4 bytes, to VMEM or HBM, or taken up by the reductions of one
             kernel.
         plain_reduced: Taken up by one reduction of what lies in memory as it is.
-        product_narrowed: Written by matmuls in less than 4 bytes; None where as many as are
+        product_narrowed: Written by matmuls in less than 4 bytes, to HBM; None where as many as are
             `narrowed`.
+        product_kept: The same to VMEM.
         written: Of 4 bytes and more, written to HBM by what is no matmul; None where memory is
             always slower.
     """
@@ -85,6 +86,7 @@ class ElementPasses:
     narrowed: ElementsPerSecond
     plain_reduced: ElementsPerSecond
     product_narrowed: ElementsPerSecond | None = None
+    product_kept: ElementsPerSecond | None = None
     written: ElementsPerSecond | None = None
 
 

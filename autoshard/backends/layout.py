@@ -36,6 +36,8 @@ class LayoutPolicy:
             of a slice that lie apart are put together; empty: slices are read where they lie.
         depthwise_macs: Multiply-adds a cycle of a depthwise convolution, which vector units
             compute, and of its kernel's gradient; empty: those of the matrix units.
+        dilated_rows: A convolution of a dilated image takes its pixels one by one, and where it has
+            fewer images the time of so many.
         min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
             batch (space-to-batch); 1: never.
         fast_convert_bytes: Bytes, read and written together, up to which a conversion takes half
@@ -72,6 +74,7 @@ class LayoutPolicy:
     turn_cycles: float
     row_slice_cycles: tuple[float, ...]
     depthwise_macs: tuple[float, ...]
+    dilated_rows: int
     min_conv_batch: int
     fast_convert_bytes: int
     keeps_matmul_layouts: bool

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
+from autoshard.costing.dilated_images import pixel_rows
 from autoshard.costing.halos import Halo, halos_of, padded_elements
 from autoshard.costing.local_products import (
     computed_zeros,
@@ -124,14 +125,15 @@ class Costing(MoveCosts):
         passes, written = self.passes, local if in_memory is None else in_memory
         if passes is None or not bits:
             return written
-        elements, speed = local * 8.0 / bits, self.memory_speed(op_class)
-        is_product = op_class is OpClass.MATMUL
+        is_product, speed = op_class in PRODUCTS, self.memory_speed(op_class)
+        moved = written + (local - written) / 4 * speed / passes.kept
         if bits < 32:
-            of_product = passes.product_narrowed if is_product else None
-            return np.asarray(written + elements * speed / (of_product or passes.narrowed))
+            to_memory = (is_product and passes.product_narrowed) or passes.narrowed
+            to_vmem = (is_product and passes.product_kept) or passes.narrowed
+            rates = np.where(written, to_memory, to_vmem)
+            return np.asarray(moved + local * 8.0 / bits * speed / rates)
         slower = speed / passes.written if passes.written and not is_product else 0.0
-        beside = written * (1.0 + slower * 8.0 / bits)
-        return np.where(written, beside, elements * speed / passes.kept)
+        return np.asarray(moved + written * slower * 8.0 / bits)
 
     def moved_bytes(self, local: FloatArray, bits: int) -> FloatArray:
         """float64[n]: as how many bytes it counts to read and write so many, in order."""
@@ -150,7 +152,7 @@ class Costing(MoveCosts):
         none = np.zeros_like(num_bytes)
         return np.asarray(self.model.compute_seconds(none, num_bytes, dtype, op_class))
 
-    def padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+    def padded_flops(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: FLOP on one device; of a matmul, padding to tiles included.
 
         A convolution is taken as a matmul of images and features; none of a depthwise one that
@@ -163,8 +165,6 @@ class Costing(MoveCosts):
         tile = self.model.hardware.compute.matmul_tile
         if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
             return flops
-        if self.backend.layout.depthwise_macs:
-            flops *= computed_zeros(op)
         taps = prod(window.size for window in op.windows)
         dims = local_products(self.parts, op.rule, candidates, taps)
         may_turn = op.op_class is OpClass.MATMUL
@@ -173,6 +173,7 @@ class Costing(MoveCosts):
             least = np.maximum(rows, self.backend.layout.mxu_min_rows)
             flops *= least / rows
             dims = least, np.maximum(dims[0], dims[1]), dims[2]
+        flops *= pixel_rows(graph, self.parts, op, candidates, self.backend.layout)
         return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
 
     def depthwise_macs(self, op: Op) -> float:
@@ -216,7 +217,7 @@ class Costing(MoveCosts):
         """Seconds of a matmul's or convolution's arithmetic alone; 0 of other ops."""
         if op.op_class not in PRODUCTS:
             return 0.0
-        (flops,), dtype = self.padded_flops(op, (candidate,)), self.operand_dtype(graph, op)
+        (flops,), dtype = self.padded_flops(graph, op, (candidate,)), self.operand_dtype(graph, op)
         seconds = self.model.compute_seconds(float(flops), 0.0, dtype, op.op_class.value)
         (on_vectors,) = self.vector_seconds(graph, op, (candidate,))
         return float(max(seconds - self.launch_seconds, 0.0) + on_vectors)
@@ -268,7 +269,7 @@ class Costing(MoveCosts):
         num_bytes = 2.0 * np.array([self.step_sums_bytes(graph, op, one) for one in in_steps])
         panels = np.array([panel_elements(self.parts, op.rule, one) for one in in_steps])
         num_bytes += panels @ np.array(bits[1:]) / 8
-        flops, dtype = self.padded_flops(op, in_steps) / steps, self.operand_dtype(graph, op)
+        flops, dtype = self.padded_flops(graph, op, in_steps) / steps, self.operand_dtype(graph, op)
         one_step = self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value)
         if op.op_class is OpClass.MATMUL:
             one_step = one_step + self.window_seconds(flops, dtype)

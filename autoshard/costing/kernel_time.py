@@ -137,7 +137,7 @@ class KernelTime:
                 num_bytes += self.writes.num_bytes(op, value, tiles)
         if op.index in self.in_rows:
             num_bytes *= self.facts.tiles.row_share(op.results[0], written_layouts(candidates))
-        flops = costing.padded_flops(op, candidates) + self._made(op) / arrays.cut
+        flops = costing.padded_flops(graph, op, candidates) + self._made(op) / arrays.cut
         if op.name == "dynamic_update_slice":
             row, whole = graph.values[op.operands[1]], graph.values[op.results[0]]
             num_bytes = costing.moved_bytes(row.num_bytes / arrays.operand_shards[1], row.bits)

@@ -12,6 +12,9 @@ from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 _PARTS = frozenset({"concatenate", "dynamic_slice", "dynamic_update_slice", "pad", "slice"})
 """Ops that copy parts of tensors."""
 
+_PASSED = PRODUCTS | {OpClass.ELEMENTWISE}
+"""Classes of ops whose results pass the vector unit."""
+
 
 class KernelWrites:
     """Results that ops pay for, in VMEM and in HBM, by their own kernel or that of another op."""
@@ -35,9 +38,9 @@ class KernelWrites:
         in_memory = np.where(local > vmem.capacity, local, 0.0) if vmem.stays[value] else local
         if is_product and not vmem.holds_copies:
             in_memory = local
-        if work is OpClass.MATMUL and not is_product and self.stays_in_loop(value):
+        if work in PRODUCTS and not is_product and self.stays_in_loop(value):
             in_memory = np.zeros_like(local)
-        if passes is None or work not in (OpClass.MATMUL, OpClass.ELEMENTWISE):
+        if passes is None or work not in _PASSED:
             return in_memory if is_product else local
         if op.index in self.buffers.updates and work is OpClass.ELEMENTWISE:
             in_memory = local if self.facts.always_spills else np.zeros_like(local)

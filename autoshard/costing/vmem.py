@@ -40,7 +40,8 @@ class Vmem:
         capacity: Bytes; 0 on most machines. A larger tensor is in HBM.
         matmuls: Before each op, and after the last, matmuls run so far.
         short_lived: Per value, whether its buffer may be in VMEM: the next read is always near.
-        stays: Per value, whether it is short-lived and VMEM holds it beside the others.
+        stays: Per value, whether VMEM holds it beside the others until it is first read, which is
+            near; it may be copied to HBM then.
         accesses: Per value that is computed, when its buffer is written and read, in order.
         crowded: Of those, times and values: what VMEM does not hold until the next, beside others.
         holds_copies: Copies that collectives and look-ups make may be in VMEM too.
@@ -94,7 +95,7 @@ class Vmem:
         matmuls = tuple(accumulate(runs, initial=0.0))
         reads, ends = buffer_reads(graph, buffers)
         with_product = buffers.product_by_written
-        short_lived = [False] * len(graph.values)
+        short_lived, made_there = [False] * len(graph.values), set[int]()
         accesses: list[tuple[int, ...]] = [()] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
@@ -105,6 +106,7 @@ class Vmem:
                 continue
             if any_maker or _is_apart(graph, maker, buffers):
                 short_lived[value.index] = _is_near(matmuls, maker, {maker.index, *times})
+                made_there.add(value.index)
         loop_reads = read_whole(graph)
         num_bytes = {
             value.index: value.num_bytes
@@ -114,12 +116,16 @@ class Vmem:
             if buffers.is_stored[value.index] and buffers.owner[value.index] == value.index
         }
         crowded = _crowded(graph, accesses, matmuls, num_bytes, capacity * num_devices)
-        out = {value for _, value in crowded}
+        stays = [False] * len(graph.values)
+        for made in made_there:
+            begins = accesses[made][:2]
+            is_held = len(begins) == 2 and (begins[0], made) not in crowded
+            stays[made] = is_held and _is_near(matmuls, graph.maker(made), begins)
         return cls(
             capacity,
             matmuls,
             tuple(short_lived),
-            tuple(is_short and v not in out for v, is_short in enumerate(short_lived)),
+            tuple(stays),
             tuple(accesses),
             crowded,
             any_maker,

@@ -367,15 +367,45 @@ def _depthwise_cycles(bench: Bench, taps: int) -> tuple[int, int]:
     image, kernel = Array((16, 512, 512), "bfloat16"), Array((taps, 1, 512), "bfloat16")
     spent = []
     for program, arguments in ((convolved, (image, kernel)), (gradient, (image, kernel, image))):
-        compiled = bench.compile(
-            lambda _, *given, run=program: run(*given), *arguments, mesh=f"d={bench.num_devices}"
-        )
-        kernels = [i for i in compiled.entry if "convolution" in compiled.opcodes(i)]
-        found = [cycles(made) for made in kernels]
-        if len(found) != 1 or found[0] is None:
-            raise InconclusiveError(f"{len(found)} kernels convolve with {taps} taps")
-        spent.append(found[0])
+        spent.append(_conv_cycles(bench, program, *arguments))
     return spent[0], spent[1]
+
+
+def _conv_cycles(bench: Bench, program: Any, *arguments: Array) -> int:
+    """Cycles of the only kernel with a convolution."""
+    compiled = bench.compile(
+        lambda _, *given: program(*given), *arguments, mesh=f"d={bench.num_devices}"
+    )
+    kernels = [i for i in compiled.entry if "convolution" in compiled.opcodes(i)]
+    found = [cycles(made) for made in kernels]
+    if len(found) != 1 or found[0] is None:
+        raise InconclusiveError(f"{len(found)} kernels convolve {arguments[0].shape}")
+    return found[0]
+
+
+def dilated_rows(bench: Bench) -> int:
+    """The image's gradient of bfloat16[8, 57, 57, 256] under 3 x 3 taps and strides of 2."""
+    images, features, made, taps = 8, 256, 28, 3
+    compute = get_hardware(bench.target.hardware).compute
+    assert compute.clock_hertz is not None
+
+    def gradient(image: Any, kernel: Any, cotangent: Any) -> Any:
+        def convolved(image: Any) -> Any:
+            return jax.lax.conv_general_dilated(
+                image, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        return jax.vjp(convolved, image)[1](cotangent)[0]
+
+    shapes = (
+        (images, 57, 57, features),
+        (taps, taps, features, features),
+        (images, made, made, features),
+    )
+    spent = _conv_cycles(bench, gradient, *(Array(one, "bfloat16") for one in shapes))
+    multiply_adds = images * (made * taps * features) ** 2
+    arithmetic = 2 * multiply_adds / compute.matmul.bfloat16 * compute.clock_hertz
+    return round(images * spent / arithmetic)
 
 
 def _images(convolution: Instruction) -> int:
@@ -456,6 +486,7 @@ PROBES = (
     _layout(row_slice_cycles, "cycles: (words, narrower elements)"),
     _layout(ragged_tile_rows, "rows"),
     _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
+    _layout(dilated_rows, "images"),
     _layout(min_conv_batch, "images"),
     _layout(fast_convert_bytes, "bytes"),
 )

@@ -428,4 +428,4 @@ def test_vector_units_compute_depthwise_convolutions_and_the_gradients_of_their_
     multiply_adds = 8 * 32 * 16 * 7  # those that padding is in, too
     seconds = lanes * multiply_adds / macs[place] / clock if place is not None else 0.0
     assert costing.vector_seconds(graph, op, (whole,)) == pytest.approx([seconds])
-    assert (costing.padded_flops(op, (whole,)) == 0) == (place is not None)
+    assert (costing.padded_flops(graph, op, (whole,)) == 0) == (place is not None)

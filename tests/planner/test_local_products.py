@@ -67,7 +67,7 @@ def test_products_of_nothing_compute_nothing(machine: str, size: tuple[int, int,
     op = next(op for op in graph.ops if op.name == "dot_general")
     assert op.rule is not None
     whole = Candidate((((), ()), ((), ())), (((), ()),), 1)
-    assert costing.padded_flops(op, (whole,)) == [0.0]
+    assert costing.padded_flops(graph, op, (whole,)) == [0.0]
     assert plan(graph, "x=4", None, None, machine).is_feasible
 
 
@@ -218,18 +218,22 @@ def test_cutting_the_batch_keeps_tiles_full_where_cutting_rows_leaves_them_half_
     assert rows == pytest.approx(batch)
 
 
-@pytest.mark.parametrize(("machine", "zeros"), [("tpu-v5e", 2.0), ("h100", 1.0)])
-def test_zeros_between_pixels_are_computed_on_tpus(machine: str, zeros: float) -> None:
+@pytest.mark.parametrize(
+    ("machine", "images", "rows"), [("tpu-v5e", 8, 36), ("tpu-v5e", 64, 64), ("h100", 8, 8)]
+)
+def test_pixels_of_dilated_images_are_multiplied_one_by_one_on_tpus(
+    machine: str, images: int, rows: int
+) -> None:
     def convolved(image: Any, kernel: Any) -> Any:
         return jax.lax.conv_general_dilated(
             image, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
 
     def gradient(kernel: Any, cotangent: Any) -> Any:
-        image = jnp.zeros((8, 32, 32, 128), jnp.float32)
+        image = jnp.zeros((images, 32, 32, 128), jnp.float32)
         return jax.vjp(lambda image: convolved(image, kernel), image)[1](cotangent)[0]
 
-    shapes = (3, 3, 128, 128), (8, 16, 16, 128)
+    shapes = (3, 3, 128, 128), (images, 16, 16, 128)
     given = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     graph, _ = exported(gradient, *given, mesh="x=2")
     (op,) = (op for op in graph.ops if op.op_class is OpClass.CONVOLUTION)
@@ -237,4 +241,5 @@ def test_zeros_between_pixels_are_computed_on_tpus(machine: str, zeros: float) -
     parts = parts_of("x=2")
     whole = next(c for c in CandidateMaker(parts).of_rule(op.rule) if c.cut == 1)
     costing = Costing(cost_model_for(get_hardware(machine), parts), parts)
-    assert costing.padded_flops(op, (whole,)) == pytest.approx([zeros * op.flops])
+    expected = rows / images * op.flops
+    assert costing.padded_flops(graph, op, (whole,)) == pytest.approx([expected])

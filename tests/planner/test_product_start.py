@@ -70,7 +70,7 @@ def flops(rows: int, columns: int, hardware: str) -> float:
     (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
     encoded = encoder_for(graph, "x=1", hardware=hardware).encode()
     candidates = encoded.candidates[encoded.node_by_op[op.index]]
-    return float(costing.padded_flops(op, candidates)[0])
+    return float(costing.padded_flops(graph, op, candidates)[0])
 
 
 def test_few_rows_take_as_long_as_the_least() -> None:
