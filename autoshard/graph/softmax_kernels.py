@@ -24,8 +24,9 @@ from autoshard.graph.recomputing import matmuls_reading
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.transposed_operands import batch_leads
 
-_WIDER = 4
-"""Times by which masked rows have to be shorter where the matmul makes `float32`: 512 on a v5e."""
+_READ, _WIDER = 2, 4
+"""Times by which rows have to be shorter where a mask is read from memory, which is not computed of
+constants, and again where the matmul makes `float32`: 1,024 and 256 on a v5e and a v5p."""
 
 
 class SoftmaxKernel(Enum):
@@ -59,12 +60,15 @@ def softmax_kernel(
     ]
     if not maxima:
         return None
-    is_masked = _reads_beside(graph, way)
+    masks = _read_beside(graph, way)
+    is_masked, is_read = bool(masks), any(not _is_free(graph, mask) for mask in masks)
     row, bits = graph.values[way[-1]].shape[-1], graph.values[way[0]].bits
     is_short = row <= fusion.narrow_score_rows[is_masked]
     made = [_made_in_order(graph, product, place, written, num_lanes) for place in range(2)]
     if None not in made:
-        most = fusion.softmax_rows[is_masked] // (_WIDER if is_masked and bits >= 32 else 1)
+        most = fusion.softmax_rows[is_masked]
+        if is_read:
+            most = max(fusion.softmax_rows) // _READ // (_WIDER if bits >= 32 else 1)
         if row <= most and (is_short or written >= set(made)):
             return SoftmaxKernel.OF_MATMUL
     if is_short or not any(_weights(graph, op, fusion) for op in maxima):
@@ -124,13 +128,15 @@ def _weights(graph: Graph, maximum: Op, fusion: FusionPolicy) -> list[int]:
     return found
 
 
-def _reads_beside(graph: Graph, way: Sequence[int]) -> bool:
-    """True where more than the product and constants are on the way: a mask or a bias."""
-    for value in way[1:]:
-        others = set(graph.maker(value).operands) - set(way)
-        if any(not _is_one_number(graph, other) for other in others):
-            return True
-    return False
+def _read_beside(graph: Graph, way: Sequence[int]) -> list[int]:
+    """Values on the way beside the product and single numbers: masks and biases."""
+    others = (v for made in way[1:] for v in graph.maker(made).operands if v not in way)
+    return [value for value in others if not _is_one_number(graph, value)]
+
+
+def _is_free(graph: Graph, value: int) -> bool:
+    """True for what is computed of constants, by each kernel that needs it."""
+    return graph.maker(value).kind is OpKind.FREE
 
 
 def _is_one_number(graph: Graph, value: int) -> bool:
@@ -159,7 +165,7 @@ def _made_in_order(
     while value not in written:
         op = graph.maker(value)
         if op.name == "concatenate":
-            break
+            return value
         if op.name == "reshape" and op.kind is OpKind.COMPUTE:
             before, after = (graph.values[v].shape for v in (op.operands[0], value))
             fills_lanes = is_shared or before[-1:] <= before[-2:-1]
@@ -171,7 +177,7 @@ def _made_in_order(
             lies = not is_turned and not is_fusible(op) and batch_leads(rule, place)
             return value if is_narrow or lies else None
         value = op.operands[0]
-    return value
+    return None if is_turned and is_shared else value
 
 
 def _moves_batch(transpose: Op) -> bool:

@@ -155,6 +155,38 @@ def test_columns_split_into_heads_are_in_order_where_gradients_read_them_too() -
     assert softmax(program) == MADE
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize(("dtype", "row"), [("bfloat16", 2048), ("float32", 512)])
+def test_a_mask_from_memory_makes_rows_too_long_sooner(dtype: str, row: int, is_read: bool) -> None:
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        square = x[0, :, :1] * x[0, :, 0] if is_read else jnp.ones((row, row))
+        queries, keys = made(x, weight), made(x, of_key)
+        scores = jnp.einsum("bqhe,bkhe->bhqk", queries, keys, preferred_element_type=dtype)
+        seen = jnp.tril(jax.lax.optimization_barrier(square > 0) if is_read else square > 0)
+        masked = jnp.where(seen, scores.astype(jnp.float32), -1e9)
+        return jnp.einsum("bhqk,bkhe->bqhe", jax.nn.softmax(masked).astype(x.dtype), keys)
+
+    assert (softmax(program, row) == MADE) is not is_read
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_heads_brought_before_their_rows_are_in_order_until_gradients_read_them_too(
+    with_gradients: bool,
+) -> None:
+    def program(x: Any, weight: Any, of_key: Any) -> Any:
+        heads = (jnp.einsum("btd,dhe->bhte", x, one) for one in (weight, of_key, of_key * 2))
+        queries, keys, values = heads
+        scores = jnp.einsum("bhqe,bhke->bhqk", queries, keys).astype(jnp.float32) * 0.1
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum("bhqk,bhke->bqhe", weights, values)
+
+    def step(*given: Any) -> Any:
+        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), (1, 2))(*given)
+
+    _, buffers = planned(step if with_gradients else program, 1024, 128, "tpu-v5e")
+    assert bool(buffers.weights) is with_gradients
+
+
 def test_on_a_v5p_a_mask_makes_rows_too_long_half_as_soon() -> None:
     assert softmax(attention(made, mask=True), 2048, chip="tpu-v5p") == KEPT
     assert softmax(attention(made, mask=True), 1024, chip="tpu-v5p") == MADE
