@@ -159,11 +159,11 @@ def test_columns_split_into_heads_are_in_order_where_gradients_read_them_too() -
 @pytest.mark.parametrize(("dtype", "row"), [("bfloat16", 2048), ("float32", 512)])
 def test_a_mask_from_memory_makes_rows_too_long_sooner(dtype: str, row: int, is_read: bool) -> None:
     def program(x: Any, weight: Any, of_key: Any) -> Any:
-        square = x[0, :, :1] * x[0, :, 0] if is_read else jnp.ones((row, row))
+        causal = jnp.tril(jnp.ones((row, row), bool))
+        mask = jax.lax.optimization_barrier(causal & (x[0, :, :1] > 0)) if is_read else causal
         queries, keys = made(x, weight), made(x, of_key)
         scores = jnp.einsum("bqhe,bkhe->bhqk", queries, keys, preferred_element_type=dtype)
-        seen = jnp.tril(jax.lax.optimization_barrier(square > 0) if is_read else square > 0)
-        masked = jnp.where(seen, scores.astype(jnp.float32), -1e9)
+        masked = jnp.where(mask, scores.astype(jnp.float32), -1e9)
         return jnp.einsum("bhqk,bkhe->bqhe", jax.nn.softmax(masked).astype(x.dtype), keys)
 
     assert (softmax(program, row) == MADE) is not is_read
