@@ -152,9 +152,10 @@ def _made_in_order(
 
     Matmuls, and kernels that join parts, write what they make in the order in which it is read. Of
     columns that are split into heads afterwards they do where there are no more than rows, which
-    then fill the lanes, or where another matmul reads it too (a gradient). So do the kernels that
-    bring rows of less than all lanes into it, but for what copies elements or puts them between one
-    another. All else lies in the order of its dimensions, in which those of the batch have to lead.
+    then fill the lanes, or where another matmul reads it too (a gradient), and it may be a slice of
+    them then. So do the kernels that bring rows of less than all lanes into it, but for what copies
+    elements or puts them between one another. All else lies in the order of its dimensions, in
+    which those of the batch have to lead.
     """
     rule = product.rule
     if rule is None or place >= len(product.operands):
@@ -169,8 +170,11 @@ def _made_in_order(
         if op.name == "reshape" and op.kind is OpKind.COMPUTE:
             before, after = (graph.values[v].shape for v in (op.operands[0], value))
             fills_lanes = is_shared or before[-1:] <= before[-2:-1]
-            is_made = fills_lanes and not is_turned and op.operands[0] in written
-            return op.operands[0] if (is_narrow or is_made) and len(before) <= len(after) else None
+            source, maker = op.operands[0], graph.maker(op.operands[0])
+            if is_shared and maker.name == "slice":
+                source = maker.operands[0]
+            is_made = fills_lanes and not is_turned and source in written
+            return source if (is_narrow or is_made) and len(before) <= len(after) else None
         if op.name == "transpose":
             is_turned = is_turned or _moves_batch(op)
         elif op.name != "convert":

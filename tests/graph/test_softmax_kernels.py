@@ -187,6 +187,26 @@ def test_heads_brought_before_their_rows_are_in_order_until_gradients_read_them_
     assert bool(buffers.weights) is with_gradients
 
 
+@pytest.mark.parametrize("row", [1024, 2048])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_heads_sliced_of_joined_columns_are_in_order_where_gradients_read_them(
+    row: int, with_gradients: bool
+) -> None:
+    def program(x: Any, weight: Any, _: Any) -> Any:
+        joined = x @ jnp.concatenate([weight, weight * 2, weight * 3], 1).reshape(256, -1)
+        parts = jnp.split(joined, 3, -1)
+        queries, keys, values = (part.reshape(*x.shape[:2], HEADS, -1) for part in parts)
+        scores = jnp.einsum("bqhe,bkhe->bhqk", queries, keys).astype(jnp.float32) * 0.1
+        weights = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum("bhqk,bkhe->bqhe", weights, values)
+
+    def step(*given: Any) -> Any:
+        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), 1)(*given)
+
+    _, buffers = planned(step if with_gradients else program, row, 128, "tpu-v5e")
+    assert bool(buffers.weights) is not with_gradients
+
+
 def test_on_a_v5p_a_mask_makes_rows_too_long_half_as_soon() -> None:
     assert softmax(attention(made, mask=True), 2048, chip="tpu-v5p") == KEPT
     assert softmax(attention(made, mask=True), 1024, chip="tpu-v5p") == MADE
