@@ -6,7 +6,7 @@ What fits there under a plan is memory space assignment, in `lowering`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate, groupby, pairwise
@@ -116,16 +116,16 @@ class Vmem:
             if buffers.is_stored[value.index] and buffers.owner[value.index] == value.index
         }
         crowded = _crowded(graph, accesses, matmuls, num_bytes, capacity * num_devices)
-        stays = [False] * len(graph.values)
-        for made in made_there:
-            begins = accesses[made][:2]
-            is_held = len(begins) == 2 and (begins[0], made) not in crowded
-            stays[made] = is_held and _is_near(matmuls, graph.maker(made), begins)
+
+        def stays(value: int) -> bool:
+            begins, maker = accesses[value][:2], graph.maker(value)
+            return len(begins) == 2 and _is_kept(matmuls, crowded, value, maker, *begins)
+
         return cls(
             capacity,
             matmuls,
             tuple(short_lived),
-            tuple(stays),
+            tuple(v in made_there and stays(v) for v in range(len(graph.values))),
             tuple(accesses),
             crowded,
             any_maker,
@@ -166,9 +166,7 @@ class Vmem:
     def _is_held(self, op: Op, value: int, time: int) -> bool:
         """True where few matmuls ran since a value was made or read, when an op reads it."""
         before = [access for access in self.accesses[value] if access < time]
-        if not before or (before[-1], value) in self.crowded:
-            return False
-        return _is_near(self.matmuls, op, (before[-1], time))
+        return bool(before) and _is_kept(self.matmuls, self.crowded, value, op, before[-1], time)
 
     def loop_bytes(self, graph: Graph, op: Op) -> tuple[float, ...]:
         """Per operand of a matmul in a loop, bytes of VMEM in which it waits for all runs."""
@@ -295,6 +293,18 @@ def _crowded(
             if total > capacity:
                 found += staying.pop(size, ())
     return frozenset(found)
+
+
+def _is_kept(
+    matmuls: Sequence[float],
+    crowded: Set[tuple[int, int]],
+    value: int,
+    op: Op,
+    earlier: int,
+    later: int,
+) -> bool:
+    """True where VMEM holds a value between two accesses: they are near, and others leave room."""
+    return (earlier, value) not in crowded and _is_near(matmuls, op, (earlier, later))
 
 
 def _is_near(matmuls: Sequence[float], op: Op, times: Iterable[int]) -> bool:

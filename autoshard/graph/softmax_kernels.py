@@ -61,7 +61,8 @@ def softmax_kernel(
     if not maxima:
         return None
     masks = _read_beside(graph, way)
-    is_masked, is_read = bool(masks), any(not _is_free(graph, mask) for mask in masks)
+    is_masked = bool(masks)
+    is_read = any(graph.maker(mask).kind is not OpKind.FREE for mask in masks)
     row, bits = graph.values[way[-1]].shape[-1], graph.values[way[0]].bits
     is_short = row <= fusion.narrow_score_rows[is_masked]
     made = [_made_in_order(graph, product, place, written, num_lanes) for place in range(2)]
@@ -132,11 +133,6 @@ def _read_beside(graph: Graph, way: Sequence[int]) -> list[int]:
     """Values on the way beside the product and single numbers: masks and biases."""
     others = (v for made in way[1:] for v in graph.maker(made).operands if v not in way)
     return [value for value in others if not _is_one_number(graph, value)]
-
-
-def _is_free(graph: Graph, value: int) -> bool:
-    """True for what is computed of constants, by each kernel that needs it."""
-    return graph.maker(value).kind is OpKind.FREE
 
 
 def _is_one_number(graph: Graph, value: int) -> bool:

@@ -94,8 +94,13 @@ def product_share(bench: Bench) -> float:
     return _of_bandwidth(bench, 2 * 4 * prod(_TALL), spent)
 
 
-def narrowed_by_products(bench: Bench) -> float:
-    """Cycles for 1,024 elements that a matmul writes to HBM in bfloat16, beside their bytes."""
+def narrowed_by_products(bench: Bench, share: float) -> float:
+    """Cycles for 1,024 elements that a matmul writes to HBM in bfloat16, beside their bytes.
+
+    Args:
+        bench: That compiles.
+        share: As of `product_share`.
+    """
     tall, square = (Array(one, "bfloat16") for one in (_TALL, (_TALL[1], _TALL[1])))
 
     def spent(dtype: str) -> float:
@@ -104,7 +109,7 @@ def narrowed_by_products(bench: Bench) -> float:
         )
 
     machine = get_hardware(bench.target.hardware)
-    speed = product_share(bench) * machine.memory.bytes_per_second
+    speed = share * machine.memory.bytes_per_second
     fewer = 2 * prod(_TALL) / speed * (machine.compute.clock_hertz or 0)
     return (spent("bfloat16") - spent("float32") + fewer) * _KI / prod(_TALL)
 
@@ -192,7 +197,8 @@ def main() -> None:
             "narrowed": narrowed,
             "plain_reduced": found["reduced as it lies"],
         }
-        rates["product_narrowed"] = narrowed_by_products(bench)
+        products = product_share(bench)
+        rates["product_narrowed"] = narrowed_by_products(bench, products)
         rates["product_kept"] = kept_by_products(bench, found["written to VMEM"])
         told = ", ".join(f"{name} {_KI * clock / spent:.3g}/s" for name, spent in rates.items())
         told += f", read_bytes {4 * _KI * clock / found['read from VMEM']:.3g}/s"
@@ -200,7 +206,6 @@ def main() -> None:
         told += "; " + ", ".join(f"{name} {one:.3f}" for name, one in streamed)
         shares = [f"{row_copy_share(bench, rows):.2f}" for rows in (_TABLE_ROWS, _HELD_ROWS)]
         told += f"; copies of rows {shares[0]} of the bandwidth, held {shares[1]}"
-        products = product_share(bench)
         print(f"  elementwise {share:.3f} of the bandwidth, products {products:.3f}; {told}")
 
 

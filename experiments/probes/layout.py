@@ -132,14 +132,19 @@ def mxu_fill_cycles(bench: Bench) -> int:
 
 def mxu_window_cycles(bench: Bench) -> float:
     """Of six matmuls bfloat16[r, 2048] @ [2048, 2048] with `tanh` between, r of 1024 and 4096."""
-    compute = get_hardware(bench.target.hardware).compute
-    assert compute.clock_hertz is not None
     start, found = kernel_cycles(bench), []
     for rows in (1024, 4096):
         taken = _chained_matmul_cycles(bench, rows)
-        arithmetic = 2 * rows * 2048**2 / compute.matmul.bfloat16 * compute.clock_hertz
+        arithmetic = _arithmetic_cycles(bench, rows * 2048**2)
         found.append(max(taken - arithmetic - start, 0.0) / arithmetic**0.5)
     return round(sum(found) / len(found), 1)
+
+
+def _arithmetic_cycles(bench: Bench, multiply_adds: int) -> float:
+    """Cycles in which matrix units multiply and add so many pairs of bfloat16."""
+    compute = get_hardware(bench.target.hardware).compute
+    assert compute.clock_hertz is not None
+    return 2 * multiply_adds / compute.matmul.bfloat16 * compute.clock_hertz
 
 
 _DEEP = (16384, 8192, 8192)
@@ -365,10 +370,8 @@ def _depthwise_cycles(bench: Bench, taps: int) -> tuple[int, int]:
         return jax.vjp(lambda kernel: convolved(image, kernel), kernel)[1](cotangent)[0]
 
     image, kernel = Array((16, 512, 512), "bfloat16"), Array((taps, 1, 512), "bfloat16")
-    spent = []
-    for program, arguments in ((convolved, (image, kernel)), (gradient, (image, kernel, image))):
-        spent.append(_conv_cycles(bench, program, *arguments))
-    return spent[0], spent[1]
+    forward = _conv_cycles(bench, convolved, image, kernel)
+    return forward, _conv_cycles(bench, gradient, image, kernel, image)
 
 
 def _conv_cycles(bench: Bench, program: Any, *arguments: Array) -> int:
@@ -386,8 +389,6 @@ def _conv_cycles(bench: Bench, program: Any, *arguments: Array) -> int:
 def dilated_rows(bench: Bench) -> int:
     """The image's gradient of bfloat16[8, 57, 57, 256] under 3 x 3 taps and strides of 2."""
     images, features, made, taps = 8, 256, 28, 3
-    compute = get_hardware(bench.target.hardware).compute
-    assert compute.clock_hertz is not None
 
     def gradient(image: Any, kernel: Any, cotangent: Any) -> Any:
         def convolved(image: Any) -> Any:
@@ -403,8 +404,7 @@ def dilated_rows(bench: Bench) -> int:
         (images, made, made, features),
     )
     spent = _conv_cycles(bench, gradient, *(Array(one, "bfloat16") for one in shapes))
-    multiply_adds = images * (made * taps * features) ** 2
-    arithmetic = 2 * multiply_adds / compute.matmul.bfloat16 * compute.clock_hertz
+    arithmetic = _arithmetic_cycles(bench, images * (made * taps * features) ** 2)
     return round(images * spent / arithmetic)
 
 

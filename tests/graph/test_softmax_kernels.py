@@ -40,6 +40,11 @@ def planned(program: Any, row: int, head: int, chip: str) -> tuple[Graph, Buffer
     return graph, find_buffers(graph, get_backend(chip))
 
 
+def gradient(program: Any, of: Any) -> Any:
+    """The gradient of the sum of what a program makes."""
+    return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), of)
+
+
 def softmax(program: Any, row: int = 1024, head: int = 128, chip: str = "tpu-v5e") -> str:
     """The kernel in which the softmax of a program is computed."""
     graph, buffers = planned(program, row, head, chip)
@@ -180,10 +185,9 @@ def test_heads_brought_before_their_rows_are_in_order_until_gradients_read_them_
         weights = jax.nn.softmax(scores).astype(x.dtype)
         return jnp.einsum("bhqk,bhke->bqhe", weights, values)
 
-    def step(*given: Any) -> Any:
-        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), (1, 2))(*given)
-
-    _, buffers = planned(step if with_gradients else program, 1024, 128, "tpu-v5e")
+    _, buffers = planned(
+        gradient(program, (1, 2)) if with_gradients else program, 1024, 128, "tpu-v5e"
+    )
     assert bool(buffers.weights) is with_gradients
 
 
@@ -200,10 +204,7 @@ def test_heads_sliced_of_joined_columns_are_in_order_where_gradients_read_them(
         weights = jax.nn.softmax(scores).astype(x.dtype)
         return jnp.einsum("bhqk,bkhe->bqhe", weights, values)
 
-    def step(*given: Any) -> Any:
-        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), 1)(*given)
-
-    _, buffers = planned(step if with_gradients else program, row, 128, "tpu-v5e")
+    _, buffers = planned(gradient(program, 1) if with_gradients else program, row, 128, "tpu-v5e")
     assert bool(buffers.weights) is not with_gradients
 
 
@@ -226,10 +227,9 @@ def test_short_turned_rows_are_written_unless_gradients_read_them(
         weights = jax.nn.softmax(scores).astype(x.dtype)
         return jnp.einsum("bkgqt,btke->bqkge", weights, keys)
 
-    def step(*given: Any) -> Any:
-        return jax.grad(lambda *given: program(*given).astype(jnp.float32).sum(), 2)(*given)
-
-    graph, buffers = planned(step if with_gradients else program, row, 128, "tpu-v5e")
+    graph, buffers = planned(
+        gradient(program, 2) if with_gradients else program, row, 128, "tpu-v5e"
+    )
     exponential = next(op for op in graph.ops if op.name == "exponential")
     assert buffers.is_stored[exponential.results[0]] is is_stored
 

@@ -115,7 +115,7 @@ def test_weights_that_have_no_room_together_are_read_from_memory_in_every_run() 
 
 
 def read_after(num_products: int, *, at_once: bool = False) -> Graph:
-    """What a product makes of few columns is read after so many others, and at once if asked."""
+    """A product of few columns that is read after so many others, and at once if asked."""
     program = Program()
     rows = program.argument(SIDE, ROWS)
     weight, last = program.argument(ROWS, SIDE), program.argument(SIDE, ROWS)
