@@ -39,7 +39,7 @@ from autoshard.planning.stages import Stages
 from autoshard.planning.traced_program import TracedProgram, read_traced
 from autoshard.sharding import parse_mesh_sizes
 from cost_models import Hardware, get_hardware
-from experiments.evaluation import SIZES
+from experiments.evaluation import HARDWARE, SIZES
 from experiments.results_table import markdown_table, write_page
 from experiments.workloads import get_workload
 from solvers import Problem
@@ -48,6 +48,12 @@ LEAST_CHANGE = 0.01
 """Of the step or the peak: rules that change less on every program are named as idle."""
 OFF: Mapping[str, object] = {
     "fusion.materialized_ops": frozenset(),
+    "fusion.softmax_rows": (0, 0),
+    "fusion.narrow_score_rows": (0, 0),
+    "fusion.recomputed_ops": 0,
+    "fusion.quantized_bits": 0,
+    "fusion.op_costs": (),
+    "fusion.kernels_per_window": 0,
     "fusion.min_concatenated_part": 0,
     "fusion.split_k": (),
     "layout.widened_bits": (),
@@ -56,16 +62,24 @@ OFF: Mapping[str, object] = {
     "layout.mxu_fill_cycles": 0,
     "layout.mxu_window_cycles": 0,
     "layout.hbm_window": 0,
+    "layout.hbm_window_share": 1.0,
     "layout.ragged_cycles": (0.0, 0.0),
     "layout.ragged_tile_rows": 0,
+    "layout.turn_cycles": 0.0,
     "layout.row_slice_cycles": (0.0, 0.0),
+    "layout.depthwise_macs": (),
+    "layout.dilated_rows": 1,
     "layout.min_conv_batch": 1,
     "layout.fast_convert_bytes": 0,
     "layout.relayout_copies": 0,
+    "collectives.unpartitioned_ops": frozenset(),
     "collectives.gather_by_sum_max_bytes": 0.0,
     "memory.tight_fragmentation_factor": 1.0,
     "memory.combined_sum_bytes": 0.0,
     "memory.vmem_bytes": 0,
+    "memory.most_unread_bytes": 1 << 60,
+    "memory.unsorted_scatter_bytes": 0,
+    "memory.tuple_index_tables_by_argument": (),
     "memory.lookup_slowdowns": (0.0, 0.0),
     "memory.element_scatter_slowdown": 0.0,
     "memory.tuple_index_table_bytes": 0,
@@ -75,7 +89,6 @@ OFF: Mapping[str, object] = {
     "schedule.async_collectives": frozenset(),
 }
 """Policies that are no booleans, with the value that switches each off."""
-MACHINES = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e", "h100": "h100"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +152,7 @@ def changes_of(
     name: str, sizes: Mapping[str, Any], chip: str, is_left_out: Callable[[str], bool]
 ) -> list[Change]:
     """The rules, of those that are left out, without which the plan of one program changes."""
-    machine = get_hardware(MACHINES[chip])
+    machine = get_hardware(HARDWARE[chip])
     program = traced(name, sizes)
     options = SolveOptions(time_limit_seconds=30.0)
     base = _planned(program, machine, options)
@@ -254,7 +267,7 @@ def _most(changes: Sequence[Change]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", nargs="*", default=list(SIZES))
-    parser.add_argument("--chips", nargs="*", default=["v5e"], choices=list(MACHINES))
+    parser.add_argument("--chips", nargs="*", default=["v5e"], choices=list(HARDWARE))
     parser.add_argument("--rules", nargs="*", default=[])
     options = parser.parse_args()
     changes: list[Change] = []

@@ -35,7 +35,7 @@ from cost_models import get_hardware
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text, write_scatter
 from experiments.compiled_point import OPTIMIZED, TIGHT, CompiledPoint
-from experiments.evaluation import CELLS, SIZES
+from experiments.evaluation import CELLS, HARDWARE, SIZES
 from experiments.results_table import RESULTS, provenance, write_page
 from experiments.workloads import BASELINES, get_workload
 
@@ -53,15 +53,6 @@ TOPOLOGY = {
     ("tpu7x", 8): "tpu7x:2x2x1",
     ("h100", 8): "8xH100",
     ("b200", 8): "8xB200",
-}
-HARDWARE = {
-    "v5e": "tpu-v5e",
-    "v5p": "tpu-v5p",
-    "v6e": "tpu-v6e",
-    "v4": "tpu-v4",
-    "tpu7x": "tpu7x",
-    "h100": "h100",
-    "b200": "b200",
 }
 NO_ANSWER = "no answer in time"
 QUICK = {"workloads": "serve,clip", "meshes": "2x4", "chips": "v5e", "plans": "optimized,fsdp"}

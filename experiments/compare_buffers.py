@@ -20,10 +20,8 @@ from autoshard.aot.verify import VerifyOptions, compile_plan
 from autoshard.hlo.live_buffers import CompiledBuffer, compiled_buffers, live_at_peak
 from autoshard.hlo.text import HloModule, parse_hlo
 from autoshard.lowering.heap_simulator import heap_bytes
-from experiments.evaluation import SIZES
+from experiments.evaluation import HARDWARE, SIZES
 from experiments.workloads import get_workload
-
-_HARDWARE = {"v4": "tpu-v4", "v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e"}
 
 
 @click.command(help=__doc__)
@@ -40,7 +38,7 @@ def main(workload: str, mesh: str, topology: str, keep_in: Path | None, rows: in
         step.state,
         step.batch,
         mesh=mesh,
-        hardware=_HARDWARE[topology.partition(":")[0]],
+        hardware=HARDWARE[topology.partition(":")[0]],
         donate_argnums=step.donate_argnums,
         baselines=False,
     )

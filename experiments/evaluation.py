@@ -154,8 +154,15 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 Large enough for many devices to have something to do, and small enough to compile soon.
 """
 
-CELLS = (
-    ("v5e", "4x4"),
-    *product(("v5e", "v5p", "v6e", "h100", "v4", "tpu7x", "b200"), ("2x4",)),
-)
+HARDWARE = {
+    "v5e": "tpu-v5e",
+    "v5p": "tpu-v5p",
+    "v6e": "tpu-v6e",
+    "h100": "h100",
+    "v4": "tpu-v4",
+    "tpu7x": "tpu7x",
+    "b200": "b200",
+}
+"""By chip, the name of its machine in the catalog."""
+CELLS = (("v5e", "4x4"), *product(HARDWARE, ("2x4",)))
 """Chips and meshes."""
