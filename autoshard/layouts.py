@@ -171,6 +171,13 @@ class MeshParts:
             tuple(map(DimSharding, dims)), inlined_mesh=None if home is self else home.mesh
         )
 
+    def find_layout(self, sharding: Sharding) -> Layout | None:
+        """The cut a sharding makes, as `to_layout` has it; None where it cannot be said here."""
+        try:
+            return self.to_layout(sharding)
+        except ShardingError:
+            return None
+
     def to_layout(self, sharding: Sharding) -> Layout:
         """The cut a sharding makes; openness and priorities are dropped.
 

@@ -324,6 +324,23 @@ def first_mesh(module: Module) -> tuple[str, Mesh]:
     )
 
 
+def next_op(op: MlirOp) -> MlirOp:
+    """The op behind another one in its block, which is not the last."""
+    ops = [found.operation for found in op.block.operations]
+    return ops[ops.index(op) + 1]
+
+
+def factor_indices(mappings: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Per tensor and dimension, the factors of a sharding rule's operand or result mappings."""
+    return tuple(
+        tuple(
+            tuple(sdy.DimMappingAttr(dim).factor_indices)
+            for dim in sdy.TensorMappingAttr(tensor).dim_mappings
+        )
+        for tensor in mappings
+    )
+
+
 def shape_of(value: MlirValue) -> tuple[int, ...] | None:
     """Shape of a ranked tensor, None for anything else."""
     if not isinstance(value.type, ir.RankedTensorType):

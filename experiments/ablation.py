@@ -278,7 +278,7 @@ def main() -> None:
 
     for name in options.programs:
         for chip in options.chips:
-            found = changes_of(name, SIZES[name], chip, is_left_out)
+            found = changes_of(name, SIZES.get(name, {}), chip, is_left_out)
             changes += found
             print(name, chip, ", ".join(one.rule for one in found if not one.is_idle), flush=True)
             _write(changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
-import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -23,6 +22,7 @@ from autoshard.errors import InputError
 from autoshard.files import read_file, write_file
 from autoshard.mlir_modules import module_context, module_text, parse_module
 from autoshard.plans.json_records import RecordReader
+from autoshard.version import installed_version
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc")
@@ -73,18 +73,11 @@ def _key(program: AheadProgram, request: CompileRequest) -> str:
         "free": [program.free_inputs, program.free_outputs],
         "request": dataclasses.asdict(dataclasses.replace(request, timeout_seconds=0.0)),
         "flags": [os.environ.get(name) for name in _FLAGS],
-        "versions": [_version(name) for name in _COMPILERS],
+        "versions": [installed_version(name) for name in _COMPILERS],
     }
     if program.names_equations:  # what is kept without them has other names
         asked["names"] = "equations"
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def read_kept(path: Path) -> CompiledAhead | None:

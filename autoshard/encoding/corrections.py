@@ -17,7 +17,6 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS, picoseconds
-from autoshard.errors import ShardingError
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout, MeshParts
 from autoshard.sharding import Sharding
@@ -261,7 +260,7 @@ class _Corrected:
         """The same edges, those of corrected reshards as compiled."""
         edges, parts = list(plain), self.encoded.parts
         for one in self.corrections.reshards:
-            before, after = _layout(parts, one.before), _layout(parts, one.after)
+            before, after = parts.find_layout(one.before), parts.find_layout(one.after)
             index = self._edge(one, after)
             if index is None or before is None or after is None:
                 continue
@@ -314,7 +313,7 @@ class _Corrected:
         graph, parts = self.encoded.graph, self.encoded.parts
         for one in self.corrections.memory:
             node = self._node(one.op)
-            layout = _layout(parts, one.sharding)
+            layout = parts.find_layout(one.sharding)
             if node is None or layout is None:
                 continue
             results = graph.ops[self.encoded.ops[node]].results
@@ -334,8 +333,8 @@ def _matching(
     parts: MeshParts, candidates: tuple[Candidate, ...], one: ChoiceCorrection
 ) -> BoolArray:
     """bool[num_candidates]: the candidates that a correction is of."""
-    operands = [_layout(parts, sharding) for sharding in one.operands]
-    results = [_layout(parts, sharding) for sharding in one.results]
+    operands = [parts.find_layout(sharding) for sharding in one.operands]
+    results = [parts.find_layout(sharding) for sharding in one.results]
     return np.array(
         [
             list(c.operands) == operands
@@ -344,11 +343,3 @@ def _matching(
             for c in candidates
         ]
     )
-
-
-def _layout(parts: MeshParts, sharding: Sharding) -> Layout | None:
-    """None where the sharding cannot be said in the mesh parts of the problem."""
-    try:
-        return parts.to_layout(sharding)
-    except ShardingError:
-        return None

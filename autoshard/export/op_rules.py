@@ -13,7 +13,7 @@ from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import has_all_reduce, own_rule
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.graph.rule import Rule
-from autoshard.mlir_modules import RULE, MlirOp, Module, run_passes, shape_of
+from autoshard.mlir_modules import RULE, MlirOp, Module, factor_indices, run_passes, shape_of
 
 # Ops that hold or hand on values, or say something of them; no rule cuts them.
 WITHOUT_RULE = frozenset(
@@ -63,19 +63,10 @@ def rule_of(op: MlirOp) -> tuple[Rule | None, bool]:
 def _read(attribute: Any) -> Rule:
     rule = sdy.OpShardingRuleAttr(attribute)
 
-    def tensors(mappings: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        return tuple(
-            tuple(
-                tuple(sdy.DimMappingAttr(dim).factor_indices)
-                for dim in sdy.TensorMappingAttr(tensor).dim_mappings
-            )
-            for tensor in mappings
-        )
-
     return Rule(
         tuple(rule.factor_sizes),
-        tensors(rule.operand_mappings),
-        tensors(rule.result_mappings),
+        factor_indices(rule.operand_mappings),
+        factor_indices(rule.result_mappings),
         frozenset(rule.reduction_factors),
         frozenset(rule.need_replication_factors),
         frozenset(rule.permutation_factors),

@@ -39,6 +39,7 @@ from autoshard.mlir_modules import (
     module_bytecode,
     module_context,
     name_of,
+    next_op,
     number_of,
     parse_module,
     place_of,
@@ -292,7 +293,7 @@ class _Tagger:
                 self.tag_block(region.blocks[0], f"{path}.{_region_name(op, index)}/")
         written = self._written(op)
         op.location = ir.Location.name(f"E[{path}]", op.location)
-        following = _next(op)
+        following = next_op(op)
         for value in op.results:
             named = f"{path}.{number_of(value)}"
             self._path_of[value] = named
@@ -355,11 +356,6 @@ def _region_name(op: MlirOp, index: int) -> str:
     if op.name == "stablehlo.case":
         return f"branches[{index}]"
     return _REGION_NAMES[op.name][index]
-
-
-def _next(op: MlirOp) -> MlirOp:
-    ops = [found.operation for found in op.block.operations]
-    return ops[ops.index(op) + 1]
 
 
 def _is_all_manual(block: Any) -> bool:

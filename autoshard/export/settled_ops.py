@@ -20,6 +20,7 @@ from autoshard.mlir_modules import (
     MlirOp,
     MlirValue,
     Module,
+    next_op,
     per_value_attribute,
     shape_of,
     sharding_attribute,
@@ -167,7 +168,7 @@ class _Settler:
         for value, old, new in zip(op.results, before, now.results, strict=True):
             readers = [(u.owner.operation, u.operand_number) for u in _summed(value).uses]
             summing = _summed(value)
-            following = _next(op)
+            following = next_op(op)
             made = value
             if now.reduced:
                 step = Collective(
@@ -197,11 +198,6 @@ def _source(value: MlirValue) -> MlirValue:
     while _is_reshard(value):
         value = value.owner.operation.operands[0]
     return value
-
-
-def _next(op: MlirOp) -> MlirOp:
-    ops = [found.operation for found in op.block.operations]
-    return ops[ops.index(op) + 1]
 
 
 def _is_before(first: MlirOp, second: MlirOp) -> bool:

@@ -18,6 +18,7 @@ from jaxlib.mlir.dialects import chlo, sdy
 from autoshard.frontend import op_kinds
 from autoshard.graph.rule import Dims, Rule, aligned_rule, batched_rule, identity_rule
 from autoshard.graph.window import Window
+from autoshard.mlir_modules import factor_indices
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -33,16 +34,7 @@ def read_rule(attribute: Any) -> Rule:
     """
     rule = sdy.OpShardingRuleAttr(attribute)
 
-    def tensors(mappings: Any) -> tuple[Dims, ...]:
-        return tuple(
-            tuple(
-                tuple(sdy.DimMappingAttr(dim).factor_indices)
-                for dim in sdy.TensorMappingAttr(tensor).dim_mappings
-            )
-            for tensor in mappings
-        )
-
-    operands, results = tensors(rule.operand_mappings), tensors(rule.result_mappings)
+    operands, results = factor_indices(rule.operand_mappings), factor_indices(rule.result_mappings)
     reduction = frozenset(rule.reduction_factors)
     whole = frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors)
     permutation = frozenset(rule.permutation_factors)

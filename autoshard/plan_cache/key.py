@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.files import read_file
+from autoshard.version import installed_version
 
 _PACKAGES = ("autoshard", "cost_models", "solvers")
 _SUFFIXES = (".py", ".yaml")
@@ -25,7 +25,7 @@ def plan_key(asked: Mapping[str, Any]) -> str:
     Args:
         asked: All that a plan follows from but for the code of autoshard and its libraries.
     """
-    versions = [_version(name) for name in _ENGINES]
+    versions = [installed_version(name) for name in _ENGINES]
     return digest({"asked": asked, "code": _code(), "versions": versions})
 
 
@@ -62,10 +62,3 @@ def _code() -> str:
                     found.update(f"{package}/{name} {len(content)} ".encode())
                     found.update(content)
     return found.hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

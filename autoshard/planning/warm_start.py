@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.encoding.encoded import Encoded
-from autoshard.errors import ShardingError
-from autoshard.layouts import Layout, MeshParts
+from autoshard.layouts import Layout
 from autoshard.planning.pricing import nearest_choices
 from autoshard.planning.searches import SHORT, SolveOptions
 from autoshard.plans.plan import PlanData
@@ -50,17 +49,10 @@ class WarmStart:
         layouts: list[Layout | None] = [None] * len(graph.values)
         arguments = graph.arguments[graph.num_captured :]
         for op, sharding in zip(arguments, self.arguments, strict=False):
-            layouts[op.results[0]] = _layout(parts, sharding)
+            layouts[op.results[0]] = parts.find_layout(sharding)
         for path, sharding in self.values.items():
             value = graph.value_by_path.get(path)
             if value is not None:
-                layouts[value] = _layout(parts, sharding)
+                layouts[value] = parts.find_layout(sharding)
         short = replace(options, time_limit_seconds=SHORT * options.time_limit_seconds)
         return nearest_choices(encoded, layouts, short, in_steps=True).choices
-
-
-def _layout(parts: MeshParts, sharding: Sharding) -> Layout | None:
-    try:
-        return parts.to_layout(sharding)
-    except ShardingError:
-        return None

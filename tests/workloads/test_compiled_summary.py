@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench_compiled import HARDWARE, MESHES, PLANS, TOPOLOGY, row_of
+from experiments.bench_compiled import MESHES, PLANS, TOPOLOGY, row_of
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text
 from experiments.compiled_point import CompiledPoint
@@ -23,7 +23,7 @@ from experiments.compiled_summary import (
     rank_correlations,
     share_within,
 )
-from experiments.evaluation import CELLS, SIZES
+from experiments.evaluation import CELLS, HARDWARE, SIZES
 from experiments.workloads import get_workload
 
 
