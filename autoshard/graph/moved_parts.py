@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.dataflow import spread
-from autoshard.graph.op_traits import is_elementwise
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.op_traits import is_elementwise, is_matmul
+from autoshard.graph.program import Graph, Op, OpKind
 
 _MOVES = frozenset({"concatenate", "pad", "reverse", "slice"})
 """Ops that bring elements to other places along dimensions, and keep these."""
@@ -62,7 +62,7 @@ def _split_columns(graph: Graph) -> frozenset[int]:
     made: set[int] = set()
     found: set[int] = set()
     for op in graph.ops:
-        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+        if is_matmul(op):
             made.update(op.results)
         elif made.isdisjoint(op.operands):
             continue

@@ -66,6 +66,11 @@ def is_elementwise(op: Op) -> bool:
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
 
 
+def is_matmul(op: Op) -> bool:
+    """True for an op of the program that multiplies matrices."""
+    return op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
+
+
 def is_fusible(op: Op) -> bool:
     """True for an op of the program that compilers compute with what reads it."""
     return op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE

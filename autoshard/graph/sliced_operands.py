@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.graph.dataflow import trace_forward
-from autoshard.graph.op_traits import TRANSPARENT, is_constraint, is_fusible, splits_last
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.op_traits import TRANSPARENT, is_constraint, is_fusible, is_matmul, splits_last
+from autoshard.graph.program import Graph, Op
 from autoshard.graph.transposed_operands import works_in_heads
 
 
@@ -43,7 +43,7 @@ def _matmuls(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
             op = graph.ops[index]
             if is_constraint(op) or (op.name in TRANSPARENT and op.results):
                 todo += op.results
-            elif op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+            elif is_matmul(op):
                 yield op, op.operands.index(read)
 
 

@@ -9,7 +9,7 @@ from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.index_uses import store_widely_indexed
 from autoshard.graph.library_copies import is_read_reversed
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise, is_fusible
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise, is_fusible, is_matmul
 from autoshard.graph.product_writes import meeting
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.recomputing import (
@@ -199,7 +199,7 @@ def _computed_by_products(graph: Graph) -> tuple[Set[int], Set[int]]:
     read: set[int] = set()
     sources: set[int] = set()
     for op in reversed(graph.ops):
-        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+        if is_matmul(op):
             read.update(op.operands)
         source = _only_source(graph, op)
         if source is not None and op.results[0] in read:

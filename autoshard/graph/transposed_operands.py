@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoshard.graph.op_traits import is_matmul
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import Rule
 
@@ -43,8 +44,9 @@ def batch_leads(rule: Rule, place: int) -> bool:
 
 def works_in_heads(op: Op, place: int) -> bool:
     """True for a matmul with batch dimensions behind others of an operand, as attention has."""
-    is_matmul = op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
-    return is_matmul and place < 2 and op.rule is not None and not batch_leads(op.rule, place)
+    if not is_matmul(op) or place > 1 or op.rule is None:
+        return False
+    return not batch_leads(op.rule, place)
 
 
 _BATCH = 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.graph.dataflow import unconstrained
-from autoshard.graph.op_traits import is_constraint, is_elementwise, splits_last
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.op_traits import is_constraint, is_elementwise, is_matmul, splits_last
+from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.transposed_operands import works_in_heads
 
 
@@ -47,7 +47,7 @@ def _of_matmuls(graph: Graph) -> set[int]:
     found: set[int] = set()
     for op in graph.ops:
         passes = is_elementwise(op) or is_constraint(op)
-        if _is_matmul(op) or (passes and not found.isdisjoint(op.operands)):
+        if is_matmul(op) or (passes and not found.isdisjoint(op.operands)):
             found.update(op.results)
     return found
 
@@ -56,7 +56,7 @@ def _is_read_by_heads(graph: Graph, value: int) -> bool:
     """True where a matmul whose batch does not lead reads a value, or one that is transposed."""
     readers = [*_readers(graph, value)]
     return any(works_in_heads(reader, place) for reader, place in readers) or any(
-        _is_matmul(behind)
+        is_matmul(behind)
         for reader, _ in readers
         if reader.name == "transpose"
         for behind, _ in _readers(graph, reader.results[0])
@@ -70,7 +70,7 @@ def _is_merged_of_heads(graph: Graph, pieces: int, rows: int) -> bool:
         return False
     made = unconstrained(graph, maker.operands[0])
     readers = (reader for reader, _ in _readers(graph, rows))
-    is_of_heads = _is_matmul(graph.maker(made)) and len(graph.values[pieces].shape) > 3
+    is_of_heads = is_matmul(graph.maker(made)) and len(graph.values[pieces].shape) > 3
     return is_of_heads and any(map(is_elementwise, readers))
 
 
@@ -83,7 +83,3 @@ def _readers(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
         else:
             places = enumerate(reader.operands)
             yield from ((reader, place) for place, operand in places if operand == value)
-
-
-def _is_matmul(op: Op) -> bool:
-    return op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
