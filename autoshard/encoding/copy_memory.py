@@ -13,6 +13,7 @@ from autoshard.encoding.all_reduce_motion import adds_whole
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.buffers import read_stop
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind, Value
 from autoshard.graph.recomputing import matmuls_reading
@@ -135,9 +136,7 @@ class CopyMemory:
         graph, made = room.graph, room.graph.values[value]
         if op.op_class not in PRODUCTS or not room.backend.fusion.fuses_into_matmuls:
             return
-        maker = graph.maker(value)
-        while renames(maker):
-            maker = graph.maker(maker.operands[0])
+        maker = graph.maker(source_of(graph, value, lambda op, _: renames(op)))
         is_fused = is_elementwise(maker) and not room.buffers.is_stored[maker.results[0]]
         num_reads = sum(1 for _ in matmuls_reading(graph, maker.results[0])) if is_fused else 0
         if num_reads < 2 or made.num_bytes < room.negligible_bytes:

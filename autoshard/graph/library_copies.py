@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import is_constraint
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -68,11 +70,7 @@ def is_kernel_gradient(op: Op) -> bool:
 
 def _kernel(graph: Graph, value: int) -> int:
     """The value of which a kernel is a reversed one."""
-    maker = graph.maker(value)
-    while maker.name == "reverse" or maker.kind is OpKind.CONSTRAINT:
-        value = maker.operands[0]
-        maker = graph.maker(value)
-    return value
+    return source_of(graph, value, lambda op, _: op.name == "reverse" or is_constraint(op))
 
 
 def _is_reordered(op: Op) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Region
 from autoshard.lowering.kernel_order import Issued
 from autoshard.lowering.local_program import Body, HostTransfers, Instruction, Opcode
@@ -107,21 +108,8 @@ class Bodies:
 
         What no task makes (scalars, and what is spread from them) waits for what it is made of.
         """
-        ref = self.made.get(value)
-        if ref is not None:
-            return self._needed(*ref, body)
-        found: set[int] = set()
-        seen, open_ = {value}, [value]
-        while open_:
-            one = open_.pop()
-            ref = self.made.get(one)
-            if ref is None:
-                more = {*self.graph.maker(one).operands} - seen
-                seen |= more
-                open_ += more
-            else:
-                found |= self._needed(*ref, body)
-        return found
+        met = trace_back(self.graph, [value], lambda _, one: one not in self.made)
+        return {place for one in met.frontier for place in self._needed(*self.made[one], body)}
 
     def _needed(self, home: int, place: int, body: int) -> set[int]:
         around = self.around[body]
