@@ -22,7 +22,7 @@ def padded_row_bytes(
     op: Op,
     candidates: Sequence[Candidate],
     lanes: int,
-    rows: frozenset[int] = frozenset(),
+    rows: frozenset[int],
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Values, and bytes per device of padded copies of them, that an op makes while it runs.
 

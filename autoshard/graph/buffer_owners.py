@@ -14,9 +14,7 @@ _UPDATES = frozenset({"dynamic_update_slice", "scatter"})
 """Ops that change some elements of their first operand."""
 
 
-def buffer_owners(
-    graph: Graph, stored: Sequence[bool], *, writes_turned: bool = False
-) -> list[int]:
+def buffer_owners(graph: Graph, stored: Sequence[bool], *, writes_turned: bool) -> list[int]:
     """Per value, the one whose buffer it lives in; its own, if nothing else gives it one.
 
     Renamed values live in their operand's, what a loop body returns in that of its carry, what the

@@ -42,9 +42,9 @@ def fused_reads(
     stored: Sequence[bool],
     owner: Sequence[int],
     at_products: Mapping[int, int],
-    longest_row: int | None = None,
-    again: Collection[int] = (),
-    softmaxes: Set[int] = frozenset(),
+    longest_row: int | None,
+    again: Collection[int],
+    softmaxes: Set[int],
 ) -> FusedReads:
     """What each op reads through each of its operands, of whole tensors.
 

@@ -35,7 +35,7 @@ def stored_values(
     layout: LayoutPolicy,
     written: Mapping[int, int],
     addends: Mapping[int, int],
-    kept: Set[int] = frozenset(),
+    kept: Set[int],
 ) -> list[bool]:
     """Per value, whether it has a buffer.
 

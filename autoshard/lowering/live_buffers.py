@@ -40,7 +40,7 @@ def live_buffers(
     decoded: Decoded,
     choices: tuple[int, ...],
     starts: Mapping[tuple[int, int], int],
-    times: OpTimes | None = None,
+    times: OpTimes | None,
 ) -> tuple[tuple[Buffer, ...], WaitingOperands | None]:
     """Buffers in HBM, the largest first, then those in VMEM; and what waits there for matmuls.
 
