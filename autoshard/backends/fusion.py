@@ -17,8 +17,11 @@ class FusionPolicy:
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
         softmax_rows: Elements of the longest rows of which a matmul computes the largest, the
-            exponentials and their sum: of its result alone, and with a tensor beside it (a mask);
+            exponentials and their sum: of its result alone, masked by what is computed of
+            constants, and masked by what is read from memory; then the same of results of 32 bits.
             0: none.
+        softmax_of_turned: So it is too where an operand's heads were brought before its rows and a
+            gradient reads it.
         narrow_score_rows: Likewise of the longest rows whose softmax another kernel computes of the
             matmul's result as it is; of longer ones the matmul writes what that reads.
         narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make
@@ -74,6 +77,7 @@ class FusionPolicy:
     materialized_max_bits: int
     fuses_into_matmuls: bool
     softmax_rows: tuple[int, ...]
+    softmax_of_turned: bool
     narrow_score_rows: tuple[int, ...]
     narrows_matmuls: bool
     recomputed_ops: int

@@ -24,10 +24,6 @@ from autoshard.graph.recomputing import matmuls_reading
 from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.transposed_operands import batch_leads
 
-_READ, _WIDER = 2, 4
-"""Times by which rows have to be shorter where a mask is read from memory, which is not computed of
-constants, and again where the matmul makes `float32`: 1,024 and 256 on a v5e and a v5p."""
-
 
 class SoftmaxKernel(Enum):
     """The kernel that computes a softmax of a matmul's result."""
@@ -63,15 +59,12 @@ def softmax_kernel(
     masks = _read_beside(graph, way)
     is_masked = bool(masks)
     is_read = any(graph.maker(mask).kind is not OpKind.FREE for mask in masks)
-    row, bits = graph.values[way[-1]].shape[-1], graph.values[way[0]].bits
+    row, is_wide = graph.values[way[-1]].shape[-1], graph.values[way[0]].bits >= 32
     is_short = row <= fusion.narrow_score_rows[is_masked]
-    made = [_made_in_order(graph, product, place, written, num_lanes) for place in range(2)]
-    if None not in made:
-        most = fusion.softmax_rows[is_masked]
-        if is_read:
-            most = max(fusion.softmax_rows) // _READ // (_WIDER if bits >= 32 else 1)
-        if row <= most and (is_short or written >= set(made)):
-            return SoftmaxKernel.OF_MATMUL
+    made = [_made_in_order(graph, product, place, written, fusion, num_lanes) for place in range(2)]
+    is_in_order = None not in made and (is_short or written >= set(made))
+    if is_in_order and row <= fusion.softmax_rows[3 * is_wide + is_masked + is_read]:
+        return SoftmaxKernel.OF_MATMUL
     if is_short or not any(_weights(graph, op, fusion) for op in maxima):
         return SoftmaxKernel.OF_RESULT
     return SoftmaxKernel.OF_SCORES
@@ -142,7 +135,12 @@ def _is_one_number(graph: Graph, value: int) -> bool:
 
 
 def _made_in_order(
-    graph: Graph, product: Op, place: int, written: Set[int], num_lanes: int
+    graph: Graph,
+    product: Op,
+    place: int,
+    written: Set[int],
+    fusion: FusionPolicy,
+    num_lanes: int,
 ) -> int | None:
     """The value that lies as a matmul reads an operand; None where it is computed or turned there.
 
@@ -177,7 +175,8 @@ def _made_in_order(
             lies = not is_turned and not is_fusible(op) and batch_leads(rule, place)
             return value if is_narrow or lies else None
         value = op.operands[0]
-    return None if is_turned and is_shared else value
+    is_read_turned = is_turned and is_shared and not fusion.softmax_of_turned
+    return None if is_read_turned else value
 
 
 def _moves_batch(transpose: Op) -> bool:

@@ -2,64 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from experiments.probes.bench import Array, Bench, Compiled, computes
+from experiments.probes.bench import Array, Bench, Compiled, computes, cycles
 from experiments.probes.probe import TPU, Probe
 
 _HEADS, _HEAD, _WIDTH = 8, 128, 1024
 _ROWS = (512, 1024, 2048, 4096)
 _NUM_SCORES = 1 << 24  # of a head: more than fit on the chip with those of other heads
+_MATMULS = frozenset({"convolution", "dot"})
+_GRADIENT_ROW, _SLOWER = 1024, 1.1
+_OF_ALL = "elements: (alone, masked by constants, by what is read), then of float32"
 
 
-def softmax_rows(bench: Bench) -> tuple[int, int]:
-    """Attention of heads that matmuls make, of 512 to 4,096 scores a row: alone, and masked."""
-    return _longest(bench, "made", {None}), _longest(bench, "masked made", {None})
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a probe compiles.
+
+    Args:
+        mask: `computed` of constants, `read`, or none.
+        scores: Type in which they are made.
+        num_kept: Heads of keys and values.
+        is_split: Columns of matmuls are split into heads; else matmuls make these, before rows.
+        with_gradients: Its gradients are compiled, of a sum of squares.
+    """
+
+    mask: str = ""
+    scores: str = "bfloat16"
+    num_kept: int = _HEADS
+    is_split: bool = True
+    with_gradients: bool = False
 
 
-def narrow_score_rows(bench: Bench) -> tuple[int, int]:
+_ALONE, _MASKED = Attention(), Attention(mask="computed")
+
+
+def softmax_rows(bench: Bench) -> tuple[int, ...]:
+    """Gradients of attention of 512 to 4,096 scores a row: no mask, a computed one, one read."""
+    kinds = product(("bfloat16", "float32"), (_ALONE, _MASKED, replace(_MASKED, mask="read")))
+    every = (replace(one, scores=scores, with_gradients=True) for scores, one in kinds)
+    return tuple(_longest(bench, one, _is_with_matmuls) for one in every)
+
+
+def narrow_score_rows(bench: Bench) -> tuple[int, ...]:
     """Attention of keys that heads share, of 512 to 4,096 scores a row: alone, and masked."""
-    narrow = {None, "bf16"}
-    return _longest(bench, "shared", narrow), _longest(bench, "masked shared", narrow)
+    shared = (replace(one, num_kept=2) for one in (_ALONE, _MASKED))
+    return tuple(_longest(bench, one, _writes_narrow) for one in shared)
 
 
-def _longest(bench: Bench, kind: str, written: Set[str | None]) -> int:
-    """Scores of the longest rows that matmuls write in such a type, or not at all."""
+def softmax_of_turned(bench: Bench) -> bool:
+    """Gradients of masked attention of 1,024 float32 scores a row, heads behind and before rows."""
+    wide = replace(_MASKED, scores="float32", with_gradients=True)
+    behind, before = (
+        sum(cycles(made) or 0 for made in _compiled(bench, one, _GRADIENT_ROW).entry)
+        for one in (wide, replace(wide, is_split=False))
+    )
+    return before < _SLOWER * behind
+
+
+def _longest(bench: Bench, kind: Attention, holds: Callable[[Compiled, int], bool]) -> int:
+    """Scores of the longest rows of which something holds, and of all shorter ones."""
     longest = 0
     for row in _ROWS:
-        if _written(_attention(bench, kind, row), row) not in written:
+        if not holds(_compiled(bench, kind, row), row):
             break
         longest = row
     return longest
 
 
-def _attention(bench: Bench, kind: str, row: int) -> Compiled:
-    is_masked, num_kept = "masked" in kind, 2 if "shared" in kind else _HEADS
+def _compiled(bench: Bench, kind: Attention, row: int) -> Compiled:
+    query, key = ("bqhe", "bkhe") if kind.is_split else ("bhqe", "bhke")
 
-    def program(_: Any, x: Any, query: Any, key: Any, value: Any) -> Any:
-        q, k, v = (jnp.einsum("btd,dhe->bthe", x, weight) for weight in (query, key, value))
-        k, v = (jnp.repeat(one, _HEADS // num_kept, 2) for one in (k, v))
-        scores = jnp.einsum("bqhe,bkhe->bhqk", q, k).astype(jnp.float32) * _HEAD**-0.5
-        if is_masked:
-            scores = jnp.where(jnp.tril(jnp.ones((row, row), bool)), scores, -1e9)
-        weights = jax.nn.softmax(scores).astype(x.dtype)
-        return jnp.einsum("bhqk,bkhe->bqhe", weights, v)
+    def made(x: Any, weight: Any) -> Any:
+        if not kind.is_split:
+            return jnp.einsum("btd,dhe->bhte", x, weight)
+        return (x @ weight.reshape(_WIDTH, -1)).reshape(*x.shape[:2], *weight.shape[1:])
 
-    kept = Array((_WIDTH, num_kept, _HEAD), "bfloat16")
-    x = Array((max(1, _NUM_SCORES // row**2), row, _WIDTH), "bfloat16")
-    query = Array((_WIDTH, _HEADS, _HEAD), "bfloat16")
-    return bench.compile(program, x, query, kept, kept, mesh=f"d={bench.num_devices}")
+    def attention(x: Any, mask: Any, *weights: Any) -> Any:
+        q, k, v = (made(x, weight) for weight in weights)
+        if kind.num_kept < _HEADS:
+            k, v = (jnp.repeat(one, _HEADS // kind.num_kept, 2) for one in (k, v))
+        scores = jnp.einsum(f"{query},{key}->bhqk", q, k, preferred_element_type=kind.scores)
+        scores = scores.astype(jnp.float32) * _HEAD**-0.5
+        if kind.mask == "computed":
+            mask = jnp.tril(jnp.ones((row, row), bool))
+        if kind.mask:
+            scores = jnp.where(mask, scores, -1e9)
+        softmax = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum(f"bhqk,{key}->bqhe", softmax, v)
+
+    def program(_: Any, x: Any, mask: Any, *weights: Any) -> Any:
+        if not kind.with_gradients:
+            return attention(x, mask, *weights)
+
+        def loss(x: Any, *weights: Any) -> Any:
+            return jnp.square(attention(x, mask, *weights).astype(jnp.float32)).sum()
+
+        return jax.grad(loss, range(4))(x, *weights)
+
+    kept = Array((_WIDTH, kind.num_kept, _HEAD), "bfloat16")
+    arrays = (
+        Array((max(1, _NUM_SCORES // row**2), row, _WIDTH), "bfloat16"),
+        Array((row, row), "bool"),
+        Array((_WIDTH, _HEADS, _HEAD), "bfloat16"),
+        kept,
+        kept,
+    )
+    return bench.compile(program, *arrays, mesh=f"d={bench.num_devices}")
+
+
+def _is_with_matmuls(compiled: Compiled, _: int) -> bool:
+    """True where matmuls compute all exponentials."""
+    opcodes = [compiled.opcodes(made) for made in compiled.entry]
+    return all(one & _MATMULS for one in opcodes if "exponential" in one)
+
+
+def _writes_narrow(compiled: Compiled, row: int) -> bool:
+    """True where matmuls write scores in bfloat16, or compute what follows."""
+    return _written(compiled, row) in {None, "bf16"}
 
 
 def _written(compiled: Compiled, row: int) -> str | None:
     """The type in which a matmul writes scores; None where it computes what follows."""
     for made in compiled.entry:
         opcodes = compiled.opcodes(made)
-        is_matmul = bool(opcodes & {"convolution", "dot"}) and "exponential" not in opcodes
+        is_matmul = bool(opcodes & _MATMULS) and "exponential" not in opcodes
         if is_matmul and f"{row},{row}]" in made.type_text and computes(made):
             return made.type_text.lstrip("(").partition("[")[0]
     return None
@@ -68,8 +141,14 @@ def _written(compiled: Compiled, row: int) -> str | None:
 PROBES = (
     Probe(
         record="fusion.softmax_rows",
-        unit="elements: (alone, masked)",
+        unit=_OF_ALL,
         measure=softmax_rows,
+        platforms=TPU,
+    ),
+    Probe(
+        record="fusion.softmax_of_turned",
+        unit="boolean",
+        measure=softmax_of_turned,
         platforms=TPU,
     ),
     Probe(
