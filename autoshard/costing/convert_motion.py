@@ -51,7 +51,8 @@ class ReadBits:
             for place, value in enumerate(op.operands)
             if is_filled(graph, op, place, filled) and graph.maker(value).kind is not OpKind.FREE
         }
-        return cls(graph, {**_narrowed(graph, backend, _WHILE), **unsent}, widened)
+        joins = _WHILE if backend.collectives.loop_convert_motion else frozenset[str]()
+        return cls(graph, {**_narrowed(graph, backend, joins), **unsent}, widened)
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""
@@ -181,7 +182,8 @@ def copies_for_loops(graph: Graph, backend: Backend) -> Iterator[LoopCopy]:
 
     A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
     """
-    if all(op.name != "while" for op in graph.ops):
+    has_loop = any(op.name == "while" for op in graph.ops)
+    if not (has_loop and backend.collectives.loop_convert_motion):
         return
     found: dict[int, LoopCopy] = {}
     narrowed = _narrowed(graph, backend, _WHILE | {"optimization_barrier"})

@@ -31,6 +31,26 @@ def convert_motion(bench: Bench) -> bool:
     return narrow["all-gather"]
 
 
+def loop_convert_motion(bench: Bench) -> bool:
+    """A gathered float32 stack of 4 matrices, of which a scan's matmuls take bfloat16."""
+
+    def program(pin: Pin, x: Any, stack: Any) -> Any:
+        def layer(x: Any, matrix: Any) -> Any:
+            return jnp.tanh(x @ matrix.astype(jnp.bfloat16)), None
+
+        return (jax.lax.scan(layer, x, pin(stack))[0],)
+
+    compiled = bench.compile(
+        program,
+        Array((4096, 1024), "bfloat16", ("d",)),
+        Array((4, 1024, 1024), "float32", (None, "d")),
+        mesh=f"d={bench.num_devices}",
+        out=[("d",)],
+    )
+    moved = sum(c.count * c.bytes_per_device for c in compiled.collectives)
+    return moved <= 2 * 4 * 1024 * 1024
+
+
 def cse_reshards(bench: Bench) -> bool:
     """Two all-gathers of one float32 operand, for two matmuls."""
     gathers = [c for c in _converted_operands(bench).collectives if c.kind == "all-gather"]
@@ -289,6 +309,7 @@ def _boolean(measure: Any, **more: Any) -> Probe:
 
 PROBES = (
     _boolean(convert_motion),
+    _boolean(loop_convert_motion),
     Probe(record="memory.cse_reshards", unit="boolean", measure=cse_reshards),
     _boolean(reassociates_all_reduces),
     _boolean(loop_all_reduce_motion),
