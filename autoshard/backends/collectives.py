@@ -17,7 +17,8 @@ class CollectivePolicy:
             are one; otherwise only those near in the schedule (ScheduleAwareCollectiveOpsCSE).
         convert_motion: An operand that all readers take in narrower elements is converted before it
             is moved (ConvertMover), through ops that only rearrange.
-        loop_convert_motion: So is what a loop reads unchanged, in front of the loop.
+        far_convert_motion: So is what is sliced before, and what a loop reads unchanged, in front of
+            the loop.
         all_reduce_per_dimension: A partial sum over several sharded dimensions takes an all-reduce
             for each; otherwise one for all.
         loop_all_reduce_motion: The all-reduce of a partial sum that a loop accumulates moves behind
@@ -46,7 +47,7 @@ class CollectivePolicy:
     gathers_grouped_convolutions: bool
     merges_all_gathers: bool
     convert_motion: bool
-    loop_convert_motion: bool
+    far_convert_motion: bool
     all_reduce_per_dimension: bool
     loop_all_reduce_motion: bool
     reassociates_all_reduces: bool

@@ -22,6 +22,7 @@ _REARRANGES = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
 )
 _REARRANGES_FIRST = frozenset({"dynamic_slice", "gather", "pad"})  # their first operand
+_SLICES = frozenset({"dynamic_slice", "gather", "slice"})
 _WHILE = frozenset({"while"})
 
 
@@ -51,8 +52,7 @@ class ReadBits:
             for place, value in enumerate(op.operands)
             if is_filled(graph, op, place, filled) and graph.maker(value).kind is not OpKind.FREE
         }
-        joins = _WHILE if backend.collectives.loop_convert_motion else frozenset[str]()
-        return cls(graph, {**_narrowed(graph, backend, joins), **unsent}, widened)
+        return cls(graph, {**_narrowed(graph, backend, _WHILE), **unsent}, widened)
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""
@@ -91,6 +91,7 @@ def _narrowed(
 ) -> Mapping[tuple[int, int], int]:
     """By op index and operand position, bits of an element that is made use of, if fewer."""
     narrowed: dict[tuple[int, int], int] = {}
+    is_far = backend.collectives.far_convert_motion
     if not backend.collectives.convert_motion:
         return narrowed
 
@@ -101,7 +102,9 @@ def _narrowed(
             return value.bits if exact else backend.layout.operand_bits(value.dtype, value.bits)
         if op.kind is OpKind.COMPUTE and op.name == "convert":
             return min(value.bits, graph.values[op.results[0]].bits)
-        if not _hands_on(op, position, joins):
+        if not _hands_on(op, position, joins if is_far else frozenset()):
+            return value.bits
+        if op.name in _SLICES and not is_far:
             return value.bits
         made = op.results[0]
         reads = (
@@ -183,7 +186,7 @@ def copies_for_loops(graph: Graph, backend: Backend) -> Iterator[LoopCopy]:
     A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
     """
     has_loop = any(op.name == "while" for op in graph.ops)
-    if not (has_loop and backend.collectives.loop_convert_motion):
+    if not (has_loop and backend.collectives.far_convert_motion):
         return
     found: dict[int, LoopCopy] = {}
     narrowed = _narrowed(graph, backend, _WHILE | {"optimization_barrier"})

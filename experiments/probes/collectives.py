@@ -31,14 +31,25 @@ def convert_motion(bench: Bench) -> bool:
     return narrow["all-gather"]
 
 
-def loop_convert_motion(bench: Bench) -> bool:
-    """A gathered float32 stack of 4 matrices, of which a scan's matmuls take bfloat16."""
+def far_convert_motion(bench: Bench) -> bool:
+    """A gathered float32 stack of 4 matrices that matmuls take in bfloat16: in a scan, and sliced."""
+    narrow = {_is_stack_narrowed(bench, is_scanned=one) for one in (False, True)}
+    if len(narrow) != 1:
+        raise InconclusiveError("only one of scanned and sliced stacks is narrowed")
+    return narrow.pop()
+
+
+def _is_stack_narrowed(bench: Bench, *, is_scanned: bool) -> bool:
+    def layer(x: Any, matrix: Any) -> Any:
+        return jnp.tanh(x @ matrix.astype(jnp.bfloat16)), None
 
     def program(pin: Pin, x: Any, stack: Any) -> Any:
-        def layer(x: Any, matrix: Any) -> Any:
-            return jnp.tanh(x @ matrix.astype(jnp.bfloat16)), None
-
-        return (jax.lax.scan(layer, x, pin(stack))[0],)
+        stack = pin(stack)
+        if is_scanned:
+            return (jax.lax.scan(layer, x, stack)[0],)
+        for place in range(4):
+            x, _ = layer(x, stack[place])
+        return (x,)
 
     compiled = bench.compile(
         program,
@@ -309,7 +320,7 @@ def _boolean(measure: Any, **more: Any) -> Probe:
 
 PROBES = (
     _boolean(convert_motion),
-    _boolean(loop_convert_motion),
+    _boolean(far_convert_motion),
     Probe(record="memory.cse_reshards", unit="boolean", measure=cse_reshards),
     _boolean(reassociates_all_reduces),
     _boolean(loop_all_reduce_motion),
