@@ -17,8 +17,7 @@ class CollectivePolicy:
             are one; otherwise only those near in the schedule (ScheduleAwareCollectiveOpsCSE).
         convert_motion: An operand that all readers take in narrower elements is converted before it
             is moved (ConvertMover), through ops that only rearrange.
-        far_convert_motion: So is what is sliced before, and what a loop reads unchanged, in front of
-            the loop.
+        far_convert_motion: So is what readers slice first, and what a loop reads unchanged.
         all_reduce_per_dimension: A partial sum over several sharded dimensions takes an all-reduce
             for each; otherwise one for all.
         loop_all_reduce_motion: The all-reduce of a partial sum that a loop accumulates moves behind

@@ -32,7 +32,7 @@ def convert_motion(bench: Bench) -> bool:
 
 
 def far_convert_motion(bench: Bench) -> bool:
-    """A gathered float32 stack of 4 matrices that matmuls take in bfloat16: in a scan, and sliced."""
+    """A gathered float32 stack of 4 matrices that bfloat16 matmuls take: in a scan, and sliced."""
     narrow = {_is_stack_narrowed(bench, is_scanned=one) for one in (False, True)}
     if len(narrow) != 1:
         raise InconclusiveError("only one of scanned and sliced stacks is narrowed")

@@ -150,6 +150,31 @@ def test_what_a_loop_slices_for_its_products_is_sent_narrow() -> None:
     assert bits_of(program.graph(carried), "while") == [16, 16, 32]
 
 
+@pytest.mark.parametrize(("backend", "bits"), [("h100", 32), ("tpu-v5e", 16)])
+@pytest.mark.parametrize("is_scanned", [False, True])
+def test_slices_of_a_stack_that_are_converted_are_sent_narrow_on_tpus_alone(
+    backend: str, bits: int, is_scanned: bool
+) -> None:
+    def layer(x: Any, matrix: Any) -> Any:
+        return x @ matrix.astype(jnp.bfloat16), None
+
+    def program(x: Any, stack: Any) -> Any:
+        stack = jax.lax.with_sharding_constraint(stack, jax.sharding.PartitionSpec())
+        if is_scanned:
+            return jax.lax.scan(layer, x, stack)[0]
+        for place in range(2):
+            x, _ = layer(x, stack[place])
+        return x
+
+    x = jax.ShapeDtypeStruct((8, 16), jnp.bfloat16)
+    stack = jax.ShapeDtypeStruct((2, 16, 16), jnp.float32)
+    graph, _ = exported(program, x, stack, mesh="x=2")
+    (argument,) = (op for op in graph.arguments if graph.values[op.results[0]].bits == 32)
+    readers = graph.consumers[argument.results[0]]
+    found = ReadBits.of(graph, get_backend(backend))
+    assert {found.to(graph.ops[index], 0) for index in readers} == {bits}
+
+
 def test_a_sharding_constraint_reads_what_its_readers_take() -> None:
     program = Program()
     x, w = program.argument(256, 512), program.argument(512, 128)
