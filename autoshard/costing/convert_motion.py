@@ -102,9 +102,7 @@ def _narrowed(
             return value.bits if exact else backend.layout.operand_bits(value.dtype, value.bits)
         if op.kind is OpKind.COMPUTE and op.name == "convert":
             return min(value.bits, graph.values[op.results[0]].bits)
-        if not _hands_on(op, position, joins if is_far else frozenset()):
-            return value.bits
-        if op.name in _SLICES and not is_far:
+        if not _hands_on(op, position, joins, is_far=is_far):
             return value.bits
         made = op.results[0]
         reads = (
@@ -153,8 +151,13 @@ def _narrowed_stack(
     return {(op.index, place): bits for op in (join, stacking) for place in range(2)}
 
 
-def _hands_on(op: Op, position: int, joins: frozenset[str]) -> bool:
-    """True where an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
+def _hands_on(op: Op, position: int, joins: frozenset[str], *, is_far: bool) -> bool:
+    """True where an op gives its readers an operand as it is: rearranged, looked up, in a loop.
+
+    Slices, and what enters a loop, count only where conversions move far (`far_convert_motion`).
+    """
+    if not is_far and (op.kind is OpKind.JOIN or op.name in _SLICES):
+        return False
     if op.kind is OpKind.JOIN:
         return op.name in joins and len(op.operands) == 1  # what a loop reads unchanged
     if op.name in _REARRANGES_FIRST:

@@ -23,7 +23,7 @@ _OF_ALL = "elements: (alone, masked by constants, by what is read), then of floa
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a probe compiles.
+    """Attention that a probe compiles.
 
     Args:
         mask: `computed` of constants, `read`, or none.
