@@ -127,9 +127,10 @@ class _Copies:
         found: dict[int, int] = {}
         for mine, its in zip(eqn.invars, copy.invars, strict=True):
             if type(mine) is not Literal and its in self._made:
-                value, copied = self.values[mine], self._made[its]
-                is_free = copied in self.importer.free
-                if found.setdefault(copied, value) != value or (value in self.free) != is_free:
+                value, copied = self.values.get(mine), self._made[its]
+                if value is None or found.setdefault(copied, value) != value:
+                    raise UnlikeLayersError
+                if (value in self.free) != (copied in self.importer.free):
                     raise UnlikeLayersError
         return found
 

@@ -81,6 +81,14 @@ def test_a_deep_program_has_the_same_graph_whether_all_layers_are_lowered_or_few
     assert len(traced.modules.few.module) < len(traced.module) / 2
 
 
+def test_layers_that_hand_on_a_number_without_a_name_are_all_lowered() -> None:
+    program = get_workload("deepseek", layers=12, remat=True)
+    traced = trace(program.step, (program.state, program.batch), mesh=MESH)
+    with pytest.raises(UnlikeLayersError):
+        _of_few(traced)
+    assert len(_read(traced).results) == len(_of_whole(traced).results)
+
+
 def _masked(layer: Any, x: Any) -> Any:
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     return jnp.where(places > 3, x @ layer["w"], jnp.sum(layer["b"]))
