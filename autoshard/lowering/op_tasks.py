@@ -237,7 +237,8 @@ class OpTasks:
         order = costs.orders.seconds(op, value)
         if not steps:
             if order is not None:
-                place = self.encoder.tables.of(value).index[self.decoded.layouts[value]]
+                wanted = self.decoded.candidates[op.index].operands[position]
+                place = self.encoder.tables.of(value).index[wanted]
                 needs = self._reread(op, position, body, float(order[place, place]), needs)
             return needs
         narrowed = costs.narrowing_seconds(op, position)

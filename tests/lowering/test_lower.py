@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.encoding.encoded import Encoded, decode
-from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.lowering.estimate import CollectiveUse, estimate
 from autoshard.lowering.least_seconds import least_seconds
 from autoshard.lowering.local_program import Collective, LocalProgram, Opcode
@@ -141,6 +141,24 @@ def test_every_kernel_and_collective_is_issued_once_and_every_wait_follows_its_s
     assert sorted(issued[Opcode.START]) == list(range(len(program.collectives)))
     assert len(set(issued[Opcode.DONE])) == len(issued[Opcode.DONE])
     assert sorted(issued[Opcode.CALL]) == list(range(1, len(program.order)))
+
+
+def test_constants_that_readers_cut_alike_in_part_lie_in_layouts_that_nothing_else_has() -> None:
+    """4 rows are not cut into 8 pieces, so no table has the layout; reads of it move nothing."""
+    program = Program()
+    hidden = program.matmul(program.argument(4, 512), program.argument(512, 4096))
+    graph = program.graph(program.elementwise(hidden, program.zeros(4, 4096)))
+    encoder = encoder_for(graph, "x=2,y=4", hardware="tpu-v5e")
+    encoded = encoder.encode()
+    choices = drawn_choices(encoded, 0)
+    decoded = decode(encoded, choices)
+    (constant,) = (op.results[0] for op in graph.ops if op.kind is OpKind.FREE)
+    layouts = list(decoded.layouts)
+    layouts[constant] = ((0, 1), ())
+    assert layouts[constant] not in encoder.tables.of(constant).index
+    elsewhere = replace(decoded, layouts=tuple(layouts))
+    found = lower(encoder, encoded, elsewhere, choices)
+    assert found.collectives == lower(encoder, encoded, decoded, choices).collectives
 
 
 def gathering(graph: Graph, *gathered: int, hardware: str = "tpu-v5e") -> LocalProgram:
