@@ -98,6 +98,8 @@ class LocalSearch:
         held: list[dict[tuple[int, int], _Held]] = [{} for _ in problem.node_costs]
 
         def hold(node: int, usage: IntArray, term: NodeMemory | EdgeMemory, far: int) -> None:
+            if len(problem.node_costs[node]) == 1:  # it never moves; it may stand for thousands
+                return
             one = held[node].setdefault((id(term.usage), far), _Held(usage, far))
             one.spans.append((term.start, term.stop))
 
