@@ -22,12 +22,16 @@ from autoshard.remat.choice import ON_HOST, Residual, ResidualChoice, TriedResid
 from autoshard.remat.forward_op import ForwardOp
 from autoshard.remat.forward_ops import forward_ops, same_equations, value_paths
 from autoshard.remat.joint_program import JointProgram
+from solvers import Result
 
 MOST_SETS = 3
 """Sets of residuals that are planned, at most, once one but the leanest fits. A choice: each takes
 as long as a plan."""
 _MOST_UNFIT = 5
 """The same while none does."""
+_MOST_JOINT_COLUMNS = 10**9
+"""Of the joint problem in all shardings: 8 GB, if no two of its tables were equal. A choice; that
+of 126 layers of a 405B Llama on 256 devices has 1.9e9."""
 _MOST_SOLVES = 2 * MOST_SETS
 """Of the joint problem, at most: one may find a set that was planned."""
 JOINT_GAP = 0.02
@@ -181,25 +185,24 @@ class RematSearch:
             allowed, and seconds that nothing within the budget is below.
         """
         limit = problem.problem.memory_limit
-        lean = problem.as_lean(limit)
-        answers: tuple[tuple[int, ...] | None, ...] = ()
-        gap = max(JOINT_GAP, self.searches.options.relative_gap)
-        if not self.searches.is_over:
-            start = self.searches.another(lean.problem, relative_gap=gap, alike_must_fit=True)
-            answers = (start.choices, start.least_peak_choices)
-        hints = [lean.restore(answer) for answer in answers if answer is not None]
+        start = None if self.searches.is_over else self._solved(problem, limit, as_lean=True)
+        answers = () if start is None else (start.choices, start.least_peak_choices)
+        hints = [answer for answer in answers if answer is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         hints.append(problem.cheapest(problem.within(limit), shardings, by_policies)[0])
         bound: float | None = None
         fits, fails, num_failed = 0, None, 0  # limits between which the next one lies
         promised, worth = None, self.searches.options.relative_gap
+        is_large = problem.problem.num_columns > _MOST_JOINT_COLUMNS
         for _ in range(_MOST_SOLVES):
             if self.searches.is_over or self._has_enough():
                 break
             limited = problem.within(limit)
-            found = self.searches.another(limited, *hints, relative_gap=gap, alike_must_fit=True)
-            bound = found.lower_bound / PICOSECONDS if bound is None else bound
+            found = start if is_large else None
+            found, start = found or self._solved(problem, limit, *hints, as_lean=is_large), None
+            if bound is None and not is_large:
+                bound = found.lower_bound / PICOSECONDS
             choices = found.choices or found.least_peak_choices
             if choices is None:
                 break
@@ -226,6 +229,33 @@ class RematSearch:
                 limit = (fits + fails) // 2
             hints = [choices]
         return shardings, bound
+
+    def _solved(
+        self,
+        problem: ResidualProblem,
+        limit: int | None,
+        *hints: tuple[int, ...],
+        as_lean: bool,
+    ) -> Result:
+        """An answer to the joint problem within a limit.
+
+        Args:
+            problem: The joint problem.
+            limit: Bytes that a device may hold.
+            *hints: Choices to start from.
+            as_lean: Only in the shardings of the lean plan, without hints.
+        """
+        gap = max(JOINT_GAP, self.searches.options.relative_gap)
+        if not as_lean:
+            limited = problem.within(limit)
+            return self.searches.another(limited, *hints, relative_gap=gap, alike_must_fit=True)
+        lean = problem.as_lean(limit)
+        found = self.searches.another(lean.problem, relative_gap=gap, alike_must_fit=True)
+        choices, leanest = (
+            None if one is None else lean.restore(one)
+            for one in (found.choices, found.least_peak_choices)
+        )
+        return replace(found, choices=choices, least_peak_choices=leanest)
 
     def _has_enough(self) -> bool:
         """True once as many sets are planned as are where one fits beside the leanest, or none."""

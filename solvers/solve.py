@@ -48,6 +48,10 @@ HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 PATIENT_HEAD_START_SHARE, MOST_PATIENT_HEAD_START_SECONDS = 0.2, 20.0
 """The same where a gap is allowed: bounds nearly always meet it, and a second lane slows them."""
 
+MOST_WHOLE_COLUMNS = 10**9
+"""Of a problem that is solved whole too after its copies chose alike: 8 GB, if no two of its tables
+were equal. A choice; 126 layers of a 405B Llama on 256 devices have 1.9e9."""
+
 PATIENCE_SECONDS = 10.0
 """What the exact lane gets, where a gap is allowed and memory binds, before another lane's proof
 ends the search. Sooner its answer decides, which no clock has a say in."""
@@ -149,7 +153,8 @@ def solve(
             is_tied = False
             if by_class and relative_gap > 0 and not run.is_done():
                 is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike)
-            is_enough = is_tied and (copies_alike or (alike_must_fit and run.cost is None))
+            is_alone = copies_alike or problem.num_columns > MOST_WHOLE_COLUMNS
+            is_enough = is_tied and (is_alone or (alike_must_fit and run.cost is None))
             if not is_enough and not run.is_done() and not run.is_over():
                 _solve_auto(run)
         else:
@@ -209,9 +214,10 @@ def _solve_auto(run: Run) -> None:
     elif limit >= TIGHT_LIMIT * least or has_few_rows:
         run.log.append(f"the limit {limit} is above the least use {least}: first without it")
         fits = _solve_without_memory(run)
-        if fits or run.is_done() or run.is_over():
+        if run.is_done() or run.is_over():
             return
-        run.log.append("the cheapest choices do not fit: the memory limit comes in")
+        end = "no cheapest choices were found" if fits else "the cheapest choices do not fit"
+        run.log.append(f"{end}: the memory limit comes in")
     else:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"

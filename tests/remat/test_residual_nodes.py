@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
+from autoshard import remat_search
 from autoshard.errors import PlanError
 from autoshard.planning.host_link import HostLink
 from autoshard.planning.residual_offload import Offloading
@@ -128,6 +129,18 @@ def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     assert chosen is not None
     assert chosen.bound_seconds is not None
     assert chosen.bound_seconds <= best / 1e12
+
+
+def test_of_a_joint_problem_that_is_too_large_the_lean_plan_has_the_shardings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remat_search, "_MOST_JOINT_COLUMNS", 0)
+    plan = Search(scanned, 0.9, monkeypatch).plan
+    chosen = plan.data.residuals
+    assert plan.data.is_feasible
+    assert chosen is not None
+    assert chosen.kept
+    assert chosen.bound_seconds is None
 
 
 Leanest: TypeAlias = tuple[ResidualProblem, tuple[int, ...], Solution]

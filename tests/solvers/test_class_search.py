@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 
@@ -145,6 +146,25 @@ def test_where_copies_must_choose_alike_the_best_of_such_answers_is_found(
     assert found.status.has_choices == best.status.has_choices
     if leanest.least_peak_choices is not None:
         assert evaluate(problem, leanest.least_peak_choices).peak == leanest.least_peak
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 9))
+def test_of_what_is_too_large_copies_choose_alike_and_bounds_hold_for_all_answers(
+    seed: int, layers: int
+) -> None:
+    problem = stack(seed, layers)
+    best = solve(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_search, "LEAST_COLUMNS", 0)
+        patch.setattr(sys.modules["solvers.solve"], "MOST_WHOLE_COLUMNS", 0)
+        classes = class_search.Classes.of(problem)
+        found = solve(problem, relative_gap=1e-9)
+    if classes is None or best.cost is None or found.cost is None:
+        return
+    assert found.choices is not None
+    assert classes.tied.untie(classes.tied.tie(found.choices)) == found.choices
+    assert found.lower_bound <= best.cost <= found.cost
 
 
 @settings(deadline=None, max_examples=25)
