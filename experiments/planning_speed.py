@@ -73,8 +73,8 @@ POINTS: dict[str, Point] = {
 }
 _DEPTHS = tuple(name for name in POINTS if name.startswith("405B") and name.endswith("layers"))
 GAP = 0.005
-MOST_SOLVE_SECONDS = 600.0
-"""Of wall time, for the solver: so long that a busy machine does not cut a search."""
+MOST_SOLVE_SECONDS = 180.0
+"""The time limit of `optimize` if none is given."""
 MOST_BYTES = 16 * 2**30
 """Of address space for one process."""
 _START_SECONDS = 15.0  # of a process that imports JAX, and may compile kernels
