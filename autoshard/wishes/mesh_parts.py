@@ -51,6 +51,7 @@ def choose_splits(
     """Split an axis where heavy matmuls have a batch factor (heads) that only part of it divides.
 
     The split that serves the most matmul work wins; an axis no matmul needs in parts stays whole.
+    Of axes that would be split at one size the last is, where links are fastest by convention.
     So is the axis split that would leave a device too few of the images that are convolved.
     Sub-axes that the user wrote down split their axis where they begin and end, and no further.
 
@@ -66,7 +67,8 @@ def choose_splits(
     splits = _splits_at(list(written), mesh_sizes)
     if least_images > 1:
         splits = _split_for_images(graph, mesh_sizes, least_images) | splits
-    for axis, size in mesh_sizes.items():
+    served: set[int] = set()
+    for axis, size in reversed(mesh_sizes.items()):
         if axis in splits:
             continue
         work: dict[int, float] = {}
@@ -80,7 +82,9 @@ def choose_splits(
                     work[part] = work.get(part, 0.0) + op.flops * op.repeat
         if work:
             part = max(sorted(work), key=lambda p: work[p])
-            splits[axis] = (part, size // part)
+            if part not in served:
+                splits[axis] = (part, size // part)
+                served.add(part)
     return splits
 
 

@@ -30,6 +30,11 @@ def test_an_axis_that_its_heads_divide_only_in_part_is_split_there() -> None:
     assert choose_splits(heads_program(4), {"x": 8, "y": 2}) == {"x": (4, 2)}
 
 
+def test_of_axes_that_one_split_would_serve_alike_the_last_is_split() -> None:
+    assert choose_splits(heads_program(4), {"x": 8, "y": 8, "z": 2}) == {"y": (4, 2)}
+    assert choose_splits(heads_program(4), {"y": 8, "x": 16}) == {"x": (4, 4)}
+
+
 def test_axes_that_divide_the_heads_stay_whole() -> None:
     assert choose_splits(heads_program(16), {"x": 8, "y": 2}) == {}
 
