@@ -199,8 +199,8 @@ class RematSearch:
             if self.searches.is_over or self._has_enough():
                 break
             limited = problem.within(limit)
-            found = start if is_large else None
-            found, start = found or self._solved(problem, limit, *hints, as_lean=is_large), None
+            found, start = start if is_large else None, None  # the first limit's is known
+            found = found or self._solved(problem, limit, *hints, as_lean=is_large)
             if bound is None and not is_large:
                 bound = found.lower_bound / PICOSECONDS
             choices = found.choices or found.least_peak_choices
