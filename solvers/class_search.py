@@ -28,7 +28,7 @@ LEAST_COLUMNS = 10_000
 """Smaller problems are as soon solved whole. A choice."""
 
 SHARE_TIED = 0.5
-"""Of the time left: how long to look for answers in which copies choose alike."""
+"""Of the time left: how long to look for answers in which copies choose alike before others."""
 
 SWEEPS_A_LOOK, MOST_LOOKS = 8, 32
 HARDLY_RISING = 0.05
@@ -56,13 +56,16 @@ class Classes:
         return Classes(found, tied)
 
 
-def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: bool) -> bool:
+def solve_by_class(
+    run: Run, solve_tied: Callable[[Run], None], *, tied_alone: bool, is_all: bool = False
+) -> bool:
     """Takes over the best answer in which copies choose alike, and a bound on all answers.
 
     Args:
         run: Of the whole problem.
         solve_tied: Solves the problem with one node a class.
         tied_alone: No other answers are asked for; the bound is on these.
+        is_all: No other search follows: this one takes all of the time.
 
     Returns:
         False where there are no such classes.
@@ -85,7 +88,7 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
         f"{tied.problem.num_nodes} nodes, {tied.problem.num_columns} columns; "
         + ("no others are asked for" if tied_alone else f"all cost at least {run.lower_bound}")
     )
-    inner = _tied_run(run, tied)
+    inner = _tied_run(run, tied, 1.0 if is_all else SHARE_TIED)
     try:
         solve_tied(inner)
     finally:
@@ -131,12 +134,12 @@ def _bound(run: Run, problem: Problem, found: Alike) -> int:
     return ascent.proven()
 
 
-def _tied_run(run: Run, tied: Tied) -> Run:
-    """A run of the tied problem, told what is known."""
+def _tied_run(run: Run, tied: Tied, share: float) -> Run:
+    """A run of the tied problem for a share of the time left, told what is known."""
     deadline = run.deadline
     if deadline is not None:
         now = time.monotonic()
-        deadline = now + SHARE_TIED * max(0.0, deadline - now)
+        deadline = now + share * max(0.0, deadline - now)
     inner = Run(
         problem=tied.problem,
         deadline=deadline,

@@ -150,10 +150,10 @@ def solve(
         run.offer(given)
     try:
         if chosen is None:
-            is_tied = False
+            is_tied, is_large = False, problem.num_columns > MOST_WHOLE_COLUMNS
             if by_class and relative_gap > 0 and not run.is_done():
-                is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike)
-            is_alone = copies_alike or problem.num_columns > MOST_WHOLE_COLUMNS
+                is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike, is_all=is_large)
+            is_alone = copies_alike or is_large
             is_enough = is_tied and (is_alone or (alike_must_fit and run.cost is None))
             if not is_enough and not run.is_done() and not run.is_over():
                 _solve_auto(run)
